@@ -3,7 +3,7 @@
 No view computes anything of its own; what two of them say about the same decision cannot differ.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -186,10 +186,28 @@ _UNTIL_TAKEN = {
 }
 
 
-def overview(decisions: DecisionCache) -> list[Mapping[str, Any]]:
-    """One line per ScaledObject, for the status page."""
-    entries = decisions.evaluation.entries if decisions.evaluation else {}
-    return [_line(key, entry) for key, entry in sorted(entries.items())]
+class Overview(Collection[Mapping[str, Any]]):
+    """One line per ScaledObject, in the order of their keys, for the status page. Each is made when it is looked at."""
+
+    def __init__(self, entries: Mapping[Key, EvaluatedScaledObject]) -> None:
+        self._entries = entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, line: object) -> bool:
+        return any(each == line for each in self)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Sorted by namespaces first: to sort fifty thousand keys at once takes long."""
+        by_namespace: dict[str, list[Key]] = {}
+        for key in self._entries:
+            by_namespace.setdefault(key[0], []).append(key)
+        return (_line(key, self._entries[key]) for name in sorted(by_namespace) for key in sorted(by_namespace[name]))
+
+
+def overview(decisions: DecisionCache) -> Overview:
+    return Overview(decisions.evaluation.entries if decisions.evaluation else {})
 
 
 def _line(key: Key, entry: EvaluatedScaledObject) -> Mapping[str, Any]:

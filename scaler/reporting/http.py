@@ -10,15 +10,17 @@ not enough is known.
 """
 
 import asyncio
+import json
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from scaler import __version__
@@ -41,7 +43,8 @@ class Views:
     """What is wrong with the process; empty while it is healthy."""
     unready: Callable[[], Sequence[str]]
     """What is still missing before it is ready."""
-    overview: Callable[[], Sequence[Mapping[str, Any]]]
+    overview: Callable[[], Collection[Mapping[str, Any]]]
+    """It stays what it is while the decisions change."""
     explain: Callable[[str, str], Mapping[str, Any] | None]
     queries: QueryService
 
@@ -82,7 +85,7 @@ class HttpServer:
                 web.get("/metrics", self._get_metrics),
                 web.get("/healthz", self._probe(self._views.unhealthy)),
                 web.get("/readyz", self._probe(self._views.unready)),
-                web.get("/api/v1/decisions", _answered(self._overview)),
+                web.get("/api/v1/decisions", self._get_decisions),
                 web.get("/api/v1/decisions/{namespace}/{name}", _answered(self._explanation)),
                 web.get("/api/v1/queues", _answered(self._queues)),
                 web.get("/api/v1/pending", _answered(self._pending)),
@@ -109,18 +112,8 @@ class HttpServer:
             await self._runner.cleanup()
 
     async def _get_metrics(self, request: web.Request) -> web.StreamResponse:
-        """In parts, between which RPCs are answered; compressed only for whoever asks for that."""
         parts, content_type = self._metrics.exposition(request.headers.get("Accept", ""))
-        response = web.StreamResponse(headers={"Content-Type": content_type})
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            response.headers["Content-Encoding"] = "gzip"
-            parts = _compressed(parts)
-        await response.prepare(request)
-        for part in parts:
-            await response.write(part)
-            await asyncio.sleep(0)
-        await response.write_eof()
-        return response
+        return await _sent(request, parts, content_type)
 
     def _probe(self, problems: Callable[[], Sequence[str]]) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(_: web.Request) -> web.Response:
@@ -129,8 +122,8 @@ class HttpServer:
 
         return answer
 
-    async def _overview(self, _: web.Request) -> Mapping[str, Any]:
-        return {"decisions": list(self._views.overview())}
+    async def _get_decisions(self, request: web.Request) -> web.StreamResponse:
+        return await _sent(request, _json_parts("decisions", self._views.overview()), "application/json; charset=utf-8")
 
     async def _explanation(self, request: web.Request) -> Mapping[str, Any]:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
@@ -155,13 +148,44 @@ class HttpServer:
         idle = None if not names else [] if "*" in names else names
         return await self._views.queries.plan(**request.match_info, idle=idle)
 
-    async def _get_page(self, _: web.Request) -> web.Response:
-        html = self._page.render(version=__version__, decisions=self._views.overview(), missing=self._views.unready())
-        return web.Response(text=html, content_type="text/html")
+    async def _get_page(self, request: web.Request) -> web.StreamResponse:
+        shown = {"version": __version__, "decisions": self._views.overview(), "missing": self._views.unready()}
+        html = self._page.stream(**shown)
+        html.enable_buffering(_PIECES)
+        return await _sent(request, (piece.encode() for piece in html), "text/html; charset=utf-8")
+
+
+_PIECES = 500
+"""Of a template in one part: some 30 decisions."""
+_LINES = 100
+"""Decisions in one part of JSON."""
+
+
+def _json_parts(name: str, items: Iterable[Any]) -> Iterator[bytes]:
+    """An object whose one field has the items."""
+    rest, before = iter(items), f'{{"{name}": ['
+    while some := list(islice(rest, _LINES)):
+        yield (before + json.dumps(some)[1:-1]).encode()
+        before = ", "
+    yield (before.removesuffix(", ") + "]}").encode()
+
+
+async def _sent(request: web.Request, parts: Iterable[bytes], content_type: str) -> web.StreamResponse:
+    """A long response in parts, between which RPCs are answered; compressed only for whoever asks for that."""
+    response = web.StreamResponse(headers={"Content-Type": content_type})
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.headers["Content-Encoding"] = "gzip"
+        parts = _compressed(parts)
+    await response.prepare(request)
+    for part in parts if request.method != hdrs.METH_HEAD else ():
+        await response.write(part)
+        await asyncio.sleep(0)
+    await response.write_eof()
+    return response
 
 
 def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """By gzip, the quick way: of a page of metrics little is left in any case."""
+    """By gzip, the quick way: of pages like ours little is left in any case."""
     gzip = zlib.compressobj(level=1, wbits=16 + zlib.MAX_WBITS)
     for part in parts:
         yield gzip.compress(part)

@@ -163,6 +163,29 @@ async def test_the_page_shows_every_decision():
     assert 'href="/api/v1/decisions/team-a/notebook"' in html
 
 
+@pytest.mark.parametrize("count", [0, 1, 100, 250])
+async def test_thousands_of_decisions_are_shown_in_parts_and_all_of_them(count):
+    names = [f"notebook-{number:03}" for number in range(count)]
+    async with page(*({**LINE, "name": name} for name in names)) as port:
+        _, content_type, found = await fetch(port, "/api/v1/decisions")
+        _, html = await get(port, "/")
+    assert content_type == "application/json; charset=utf-8"
+    assert [each["name"] for each in json.loads(found)["decisions"]] == names
+    assert all(f">team-a/{name}</a>" in html for name in names)
+    assert html.strip().endswith("</html>")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/api/v1/decisions", "/"])
+async def test_a_head_has_no_body(path):
+    async with page(LINE) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"HEAD {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.endswith(b"\r\n\r\n")
+
+
 async def test_what_tenants_write_is_text_on_the_page():
     async with page({**LINE, "message": "<script>alert(1)</script>"}) as port:
         _, html = await get(port, "/")
