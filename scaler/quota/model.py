@@ -9,7 +9,6 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 from weakref import WeakValueDictionary
@@ -250,7 +249,7 @@ class WorkloadShape:
         return self is other or (isinstance(other, WorkloadShape) and self._value == other._value)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class QuotaWorkload:
     """A Workload that waits for quota or holds some. Compared by identity; a changed one is another value."""
 
@@ -282,6 +281,16 @@ class QuotaWorkload:
     generation: int = 1
     extra_shape: Hashable = field(default=())
     """What else Kueue counts when it asks whether two Workloads are alike."""
+    key: str = field(init=False, repr=False)
+    """`namespace/name`."""
+    place: tuple[int, datetime, str] = field(init=False, repr=False)
+    """Its place in the ClusterQueue where it waits: by priority, then age, then uid. The lowest is first."""
+    _shape: WorkloadShape | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", f"{self.namespace}/{self.name}")
+        object.__setattr__(self, "place", (-self.priority, self.queued_at, self.uid))
+        object.__setattr__(self, "_shape", None)
 
     @property
     def held(self) -> Reservation:
@@ -290,28 +299,23 @@ class QuotaWorkload:
             raise ValueError(f"Workload {self.key} holds no reservation")
         return self.reservation
 
-    @cached_property
-    def key(self) -> str:
-        return f"{self.namespace}/{self.name}"
-
-    @cached_property
+    @property
     def requests(self) -> tuple[Requests, ...]:
         """What every PodSet asks for, all its pods together."""
         return tuple(MappingProxyType({r: a * each.count for r, a in each.requests.items()}) for each in self.pod_sets)
 
-    @cached_property
-    def place(self) -> tuple[int, datetime, str]:
-        """Its place in the ClusterQueue where it waits: by priority, then age, then uid. The lowest is first."""
-        return -self.priority, self.queued_at, self.uid
-
-    @cached_property
+    @property
     def shape(self) -> WorkloadShape:
         """Equal exactly where Kueue's scheduling hash would be: priority and, of every PodSet, what it asks for.
 
-        The namespace is no part of it. Source: Kueue, pkg/workload/workload.go (computeSchedulingHash).
+        The namespace is no part of it. Found once. Source: Kueue, pkg/workload/workload.go (computeSchedulingHash).
         """
-        pod_sets = tuple(map(_shape_of_pods, self.pod_sets))
-        return WorkloadShape.of((self.priority, bool(self.opaque_because), self.extra_shape, pod_sets))
+        if self._shape is None:
+            pod_sets = tuple(map(_shape_of_pods, self.pod_sets))
+            shape = WorkloadShape.of((self.priority, bool(self.opaque_because), self.extra_shape, pod_sets))
+            object.__setattr__(self, "_shape", shape)
+            return shape
+        return self._shape
 
 
 def _shape_of_pods(pods: QuotaPodSet) -> Hashable:

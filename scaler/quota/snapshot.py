@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from scaler.quota.model import (
     MULTIKUEUE,
@@ -38,8 +38,10 @@ LocalQueueKey = tuple[str, str]
 """(namespace, name)."""
 SnapshotObject = Flavor | QuotaAdmissionCheck | QuotaCohort | QuotaClusterQueue | QuotaLocalQueue | QuotaWorkload
 
+K = TypeVar("K")
+
 _PLACE = attrgetter("place")
-_COMPARED = tuple(each.name for each in fields(QuotaWorkload))
+_COMPARED = tuple(each.name for each in fields(QuotaWorkload) if each.init)
 
 
 class Snapshot:
@@ -58,11 +60,11 @@ class Snapshot:
         self.workloads: dict[str, QuotaWorkload] = {}
         """All that wait or hold quota, by `namespace/name`."""
         self._given: dict[str, QuotaWorkload] = {}
-        self._waiting: dict[LocalQueueKey, dict[str, QuotaWorkload]] = {}
-        self._pending: dict[str, list[QuotaWorkload]] = {}
-        """By ClusterQueue, in its order."""
-        self._lines: dict[str, tuple[QuotaWorkload, ...]] = {}
-        """The same as it was given out, for as long as nothing changes in the queue."""
+        self.by_uid: dict[str, QuotaWorkload] = {}
+        """The same by uid."""
+        self._waiting = _Lines[LocalQueueKey]()
+        self._pending = _Lines[str]()
+        """By ClusterQueue."""
         self._holding: dict[str, dict[str, QuotaWorkload]] = {}
         self._placing: dict[str, str] = {}
         """By ClusterQueue whose flavors all have a Topology, the first of them."""
@@ -105,11 +107,11 @@ class Snapshot:
 
         Those of a LocalQueue that is stopped or does not exist are not among them: the scheduler does not know them.
         """
-        lines, pending = self._lines, self._pending
-        for name in tree.queues:
-            if name in pending and name not in lines:
-                lines[name] = tuple(pending[name])
-        return {name: lines[name] for name in tree.queues if name in lines}
+        return {name: line for name in tree.queues if (line := self._pending.line(name))}
+
+    def waiting(self) -> Mapping[LocalQueueKey, Sequence[QuotaWorkload]]:
+        """All Workloads that hold no quota, by LocalQueue, in the order of queues."""
+        return self._waiting.lines()
 
     def doubts(self, tree: Tree) -> Sequence[str]:
         """What of the tree could not be read and why; nothing may be planned on a tree of which there is any."""
@@ -185,21 +187,16 @@ class Snapshot:
         before = self._leads_to(key)
         _set(self.local_queues, key, queue)
         after = self._leads_to(key)
-        waiting = self._waiting.get(key)
+        waiting = self._waiting.line(key)
         self._cohort_trees.bump(before)
         self._cohort_trees.bump(after)
-        if not waiting or before == after:
-            return
-        if before:
-            self._put_line(before, [each for each in self._pending[before] if each.key not in waiting])
-        if after:
-            self._put_line(after, sorted([*self._pending.get(after, ()), *waiting.values()], key=_PLACE))
+        if before != after:
+            if before:
+                self._pending.take_all(before, waiting)
+            if after:
+                self._pending.put_all(after, waiting)
         if self._placing.get(before) != self._placing.get(after):
-            self._refile(waiting.values())
-
-    def _put_line(self, queue: str, line: list[QuotaWorkload]) -> None:
-        self._lines.pop(queue, None)
-        _set(self._pending, queue, line or None)
+            self._refile(waiting)
 
     def _settle_queue(self, name: str) -> None:
         """Judge the queue and what waits in it anew, after anything they depend on has changed."""
@@ -212,7 +209,7 @@ class Snapshot:
         placed = _placing_flavor(queue, self.flavors)
         if placed != self._placing.get(name, ""):
             _set(self._placing, name, placed or None)
-            self._refile(self._pending.get(name, ()))
+            self._refile(self._pending.line(name))
 
     # ------------------------------------------------------------------------------------------------------ Workloads
 
@@ -240,33 +237,33 @@ class Snapshot:
     def _file(self, given: QuotaWorkload) -> None:
         workload = self._seen(given)
         _ = workload.shape  # found once here, and not for all of them by whoever plans
-        self.workloads[workload.key] = workload
+        self.workloads[workload.key] = self.by_uid[workload.uid] = workload
         if workload.reservation is not None:
             queue = workload.reservation.cluster_queue
             self._holding.setdefault(queue, {})[workload.key] = workload
             if leaf := self._cohort_trees.leaf(queue):
                 leaf.reserve(workload)
         else:
-            self._waiting.setdefault((workload.namespace, workload.queue), {})[workload.key] = workload
+            self._waiting.put((workload.namespace, workload.queue), workload)
             queue = self._queues_at(workload)
             if queue:
-                self._lines.pop(queue, None)
-                insort(self._pending.setdefault(queue, []), workload, key=_PLACE)
+                self._pending.put(queue, workload)
         self._cohort_trees.bump(queue)
 
     def _unfile(self, workload: QuotaWorkload) -> None:
-        """Take the Workload, as it was filed, out of everything but `_workloads`."""
+        """Take the Workload, as it was filed, out of everything but `workloads`."""
+        if self.by_uid.get(workload.uid) is workload:
+            del self.by_uid[workload.uid]
         if workload.reservation is not None:
             queue = workload.reservation.cluster_queue
             _take(self._holding, queue, workload.key)
             if leaf := self._cohort_trees.leaf(queue):
                 leaf.release(workload)
         else:
-            _take(self._waiting, (workload.namespace, workload.queue), workload.key)
+            self._waiting.take((workload.namespace, workload.queue), workload)
             queue = self._queues_at(workload)
             if queue:
-                self._lines.pop(queue, None)
-                _leave(self._pending, queue, workload)
+                self._pending.take(queue, workload)
         self._cohort_trees.bump(queue)
 
     def _queues_at(self, workload: QuotaWorkload) -> str:
@@ -307,12 +304,45 @@ def _take(filed: dict[Any, dict[str, QuotaWorkload]], place: Any, key: str) -> N
         del filed[place]
 
 
-def _leave(lines: dict[str, list[QuotaWorkload]], queue: str, workload: QuotaWorkload) -> None:
-    line = lines[queue]
-    at = bisect_left(line, workload.place, key=_PLACE)
-    del line[next(place for place in range(at, len(line)) if line[place] is workload)]
-    if not line:
-        del lines[queue]
+class _Lines(Generic[K]):
+    """Workloads by queue, each in the order of queues. What was given out is no longer changed."""
+
+    def __init__(self) -> None:
+        self._lines: dict[K, list[QuotaWorkload]] = {}
+        self._given: dict[K, tuple[QuotaWorkload, ...]] = {}
+        """The same as it was given out, for as long as nothing changes in the queue."""
+
+    def line(self, queue: K) -> tuple[QuotaWorkload, ...]:
+        given = self._given.get(queue)
+        if given is None and queue in self._lines:
+            given = self._given[queue] = tuple(self._lines[queue])
+        return given or ()
+
+    def lines(self) -> dict[K, tuple[QuotaWorkload, ...]]:
+        return {queue: self.line(queue) for queue in self._lines}
+
+    def put(self, queue: K, workload: QuotaWorkload) -> None:
+        self._given.pop(queue, None)
+        insort(self._lines.setdefault(queue, []), workload, key=_PLACE)
+
+    def take(self, queue: K, workload: QuotaWorkload) -> None:
+        line = self._lines[queue]
+        at = bisect_left(line, workload.place, key=_PLACE)
+        self._given.pop(queue, None)
+        del line[next(place for place in range(at, len(line)) if line[place] is workload)]
+        if not line:
+            del self._lines[queue]
+
+    def put_all(self, queue: K, workloads: Iterable[QuotaWorkload]) -> None:
+        self._replace(queue, sorted([*self._lines.get(queue, ()), *workloads], key=_PLACE))
+
+    def take_all(self, queue: K, workloads: Iterable[QuotaWorkload]) -> None:
+        gone = set(workloads)
+        self._replace(queue, [each for each in self._lines.get(queue, ()) if each not in gone])
+
+    def _replace(self, queue: K, line: list[QuotaWorkload]) -> None:
+        self._given.pop(queue, None)
+        _set(self._lines, queue, line or None)
 
 
 # -------------------------------------------------------------------------------------------------- derived state

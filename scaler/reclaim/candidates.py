@@ -14,6 +14,8 @@ Laws:
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from heapq import merge
+from operator import attrgetter
 
 from scaler.admission.terminating_pods import pods_of
 from scaler.decision.cluster_state import ClusterState
@@ -177,13 +179,26 @@ def times_reclaimed(scalable: ScalableWorkload) -> int:
 def gpus_of(workload: QuotaWorkload, cluster: ClusterState) -> int:
     if workload.reservation is not None:
         return sum(n for key, n in workload.reservation.usage.items() if cluster.gpus.matches(key.resource))
-    return sum(n for each in workload.requests for resource, n in each.items() if cluster.gpus.matches(resource))
+    return sum(
+        n * pods.count
+        for pods in workload.pod_sets
+        for resource, n in pods.requests.items()
+        if cluster.gpus.matches(resource)
+    )
 
 
-def pending_gpu_workloads(workloads: Iterable[QuotaWorkload], cluster: ClusterState) -> list[QuotaWorkload]:
-    """The Workloads that wait for GPUs, in the order in which plans are made for them."""
-    waiting = [each for each in workloads if each.reservation is None and each.may_queue and gpus_of(each, cluster)]
-    return sorted(waiting, key=lambda each: (-each.priority, each.queued_at, each.uid))
+def waits_for_gpus(workload: QuotaWorkload, cluster: ClusterState) -> bool:
+    """Whether it waits for quota, for GPUs among other things."""
+    return workload.reservation is None and workload.may_queue and gpus_of(workload, cluster) > 0
+
+
+def pending_gpu_workloads(lines: Iterable[Iterable[QuotaWorkload]], cluster: ClusterState) -> Iterator[QuotaWorkload]:
+    """The Workloads that wait for GPUs, in the order in which plans are made for them.
+
+    Of every line, which is in that order, no more are looked at than are asked for: there may be 50,000.
+    """
+    waiting = (filter(lambda each: waits_for_gpus(each, cluster), line) for line in lines)
+    return merge(*waiting, key=attrgetter("place"))
 
 
 # ------------------------------------------------------------------------------------------ what budgets have to count

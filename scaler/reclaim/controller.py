@@ -123,7 +123,8 @@ class ReclaimController:
         """For gangs with quota that lack nodes first, as their quota is unused; then for those without quota."""
         if not self.planning.policy.pressure:
             return []
-        waiting = frozenset(gang.uid for target in self.targets.values() for gang in target.gangs(state))
+        known = self.executor.backoff.gangs | self.writer.events.gangs
+        waiting = frozenset(uid for target in self.targets.values() for uid in target.waiting(state, known))
         self.writer.events.forget_others(waiting)
         self.executor.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
         answers: list[ReclaimPlan | NoPlan] = []
@@ -140,18 +141,21 @@ class ReclaimController:
         target = self.targets[seeks]
         answers: list[ReclaimPlan | NoPlan] = []
         looked_at: Counter[str] = Counter()
-        for gang in target.gangs(state):
+        closed = set(busy)
+        for gang in target.gangs(state, closed):
             plan_scope = target.plan_scope(state, gang.key)
             if not self.executor.backoff.is_due((gang.uid, seeks), state.now):
                 target.skip(gang)
                 continue
-            if plan_scope in busy or looked_at[plan_scope] >= _GANGS_AT_ONCE:
+            if plan_scope in closed:
                 continue
             looked_at[plan_scope] += 1
+            if looked_at[plan_scope] >= _GANGS_AT_ONCE:
+                closed.add(plan_scope)
             found = await self.executor.backoff.propose(target, state, gang, state.candidates)
             answers.append(found)
             if isinstance(found, ReclaimPlan):
-                busy.add(plan_scope)
+                closed.add(plan_scope)
                 self.executor.backoff.back_off(gang.uid, seeks, state.now)
                 grant = grant_by(found, at=state.now, until=state.now + self.planning.policy.grant_for)
                 await self._try(self.writer.grant(grant, found), about=found.id)

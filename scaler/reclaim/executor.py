@@ -107,6 +107,11 @@ class PlanBackoff:
         self._not_before = {name: due for name, due in self._not_before.items() if due > now}
         self._not_before |= dict.fromkeys(names, until)
 
+    @property
+    def gangs(self) -> frozenset[str]:
+        """Uids of those that anything is remembered of."""
+        return frozenset(self._refused).union(uid for uid, _ in self._in_vain)
+
     def forget_others(self, uids: Collection[str]) -> None:
         self._refused = {uid: known for uid, known in self._refused.items() if uid in uids}
         self._in_vain = Counter({gang: times for gang, times in self._in_vain.items() if gang[0] in uids})

@@ -5,7 +5,7 @@ made on copies, in a thread, while KEDA goes on getting its answers.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,7 +15,7 @@ from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
-from scaler.quota.snapshot import Snapshot
+from scaler.quota.snapshot import LocalQueueKey, Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced, QuotaWatch
 from scaler.quota.workload_index import SchedulingContext
@@ -25,7 +25,6 @@ from scaler.reclaim.candidates import (
     anti_affinity_nodes,
     find_candidates,
     gpus_of,
-    pending_gpu_workloads,
     suspension_history_of,
 )
 from scaler.reclaim.costs import CostWeights, cost_of
@@ -86,8 +85,8 @@ class PlanningSnapshot:
     now: datetime
     nodes_unseen: str = ""
     """Why it is not known where pods fit, although plans depend on it; empty where it is."""
-    gangs: Sequence[QuotaWorkload] = ()
-    """All that wait for GPUs, in the order in which plans are made."""
+    waiting: Mapping[LocalQueueKey, Sequence[QuotaWorkload]] = field(default_factory=dict)
+    """All Workloads without quota, by LocalQueue, in the order of queues."""
     marked: AntiAffinityNodes = field(default_factory=dict)
     """Which nodes have pods that others keep away from, where it is known what nodes have free."""
 
@@ -137,7 +136,7 @@ class Planner:
             capacity=free if isinstance(free, Capacity) else None,
             nodes_unseen=free.reason if isinstance(free, NotSynced) else "",
             now=now,
-            gangs=pending_gpu_workloads(snapshot.workloads.values(), self.cluster),
+            waiting=snapshot.waiting(),
             marked=anti_affinity_nodes(snapshot, self.cluster) if isinstance(free, Capacity) else {},
         )
 

@@ -16,9 +16,10 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import takewhile
 from typing import Protocol
 
 from scaler.admission.plan import CheckedWorkload
@@ -30,6 +31,7 @@ from scaler.placement.requests import BlockedReason as Waiting
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, split_key
+from scaler.reclaim.candidates import pending_gpu_workloads, waits_for_gpus
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.node_problem import NodePlanRequest, lacks_nodes, plan_nodes, revalidate_nodes
 from scaler.reclaim.search.quota_problem import revalidate
@@ -39,8 +41,14 @@ from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, Reclai
 class PlanTarget(Protocol):
     """How plans for such gangs are made, and revalidated before they are executed."""
 
-    def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
-        """Those that lack it, in the order in which plans are made for them."""
+    def gangs(self, state: PlanningSnapshot, closed: Container[str] = ()) -> Iterable[QuotaWorkload]:
+        """Those that lack it, in the order in which plans are made for them.
+
+        Those whose plan scope is closed, or comes to be while they are looked at, may be left out.
+        """
+
+    def waiting(self, state: PlanningSnapshot, uids: Collection[str]) -> Collection[str]:
+        """Which of these are among them, whatever their scope."""
 
     def plan_scope(self, state: PlanningSnapshot, gang: str) -> str:
         """Where no second plan is made while one for the gang of that key is active."""
@@ -76,13 +84,17 @@ class PlanTarget(Protocol):
 class QuotaShortage(PlanTarget):
     planning: Planner
 
-    def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
-        return state.gangs
+    def gangs(self, state: PlanningSnapshot, closed: Container[str] = ()) -> Iterable[QuotaWorkload]:
+        lines = (_while_open(line, _root_of(line[0], state), closed) for line in state.waiting.values())
+        return pending_gpu_workloads(lines, self.planning.cluster)
+
+    def waiting(self, state: PlanningSnapshot, uids: Collection[str]) -> Collection[str]:
+        found = ((uid, state.snapshot.by_uid.get(uid)) for uid in uids)
+        return [uid for uid, each in found if each is not None and waits_for_gpus(each, self.planning.cluster)]
 
     def plan_scope(self, state: PlanningSnapshot, gang: str) -> str:
         workload = state.snapshot.workload(gang)
-        tree = state.tree_of(workload) if workload is not None else None
-        return tree.root.name if tree is not None else ""
+        return _root_of(workload, state) if workload is not None else ""
 
     def inputs(self, state: PlanningSnapshot, gang: QuotaWorkload) -> object:
         tree = state.tree_of(gang)
@@ -117,6 +129,15 @@ class QuotaShortage(PlanTarget):
         return _is_foreseeable(found) and not fits_already(found)
 
 
+def _root_of(workload: QuotaWorkload, state: PlanningSnapshot) -> str:
+    tree = state.tree_of(workload)
+    return tree.root.name if tree is not None else ""
+
+
+def _while_open(line: Iterable[QuotaWorkload], scope: str, closed: Container[str]) -> Iterator[QuotaWorkload]:
+    return takewhile(lambda _: scope not in closed, line)
+
+
 def _is_foreseeable(found: object) -> bool:
     return not (isinstance(found, NoPlan) and found.why is NoPlanReason.UNFORESEEABLE)
 
@@ -140,7 +161,10 @@ class NodeShortage(PlanTarget):
     _seen: tuple[datetime, ReservationQueue | NotSynced] | None = field(default=None, init=False)
     """The queue as it was at that instant: it is read several times a tick."""
 
-    def gangs(self, state: PlanningSnapshot) -> Sequence[QuotaWorkload]:
+    def waiting(self, state: PlanningSnapshot, uids: Collection[str]) -> Collection[str]:
+        return {each.uid for each in self.gangs(state)}.intersection(uids)
+
+    def gangs(self, state: PlanningSnapshot, _closed: Container[str] = ()) -> Iterable[QuotaWorkload]:
         """In the order in which their quota was reserved."""
         pending = self._pending(state.now)
         lacking = [each for each in pending if each.lacks_nodes and each.may_reuse and not each.awaits_nodes]

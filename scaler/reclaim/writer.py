@@ -264,6 +264,11 @@ class PlanEvents:
             ObjectReference.of(WORKLOAD, about), str(found.why), f"no reclaim plan found: {found.message}"
         )
 
+    @property
+    def gangs(self) -> frozenset[str]:
+        """Uids of those that anything is remembered of."""
+        return frozenset(self._reported)
+
     def forget_others(self, uids: Iterable[str]) -> None:
         waiting = frozenset(uids)
         self._reported = {uid: why for uid, why in self._reported.items() if uid in waiting}

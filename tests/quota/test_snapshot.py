@@ -235,7 +235,7 @@ def _node(node: TreeNode) -> tuple[Any, ...]:
 
 
 def _fields(workload: QuotaWorkload) -> dict[str, Any]:
-    return {each.name: getattr(workload, each.name) for each in fields(workload)}
+    return {each.name: getattr(workload, each.name) for each in fields(workload) if each.init}
 
 
 def seen(snapshot: Snapshot, tree: Tree) -> Any:
@@ -256,7 +256,10 @@ def seen(snapshot: Snapshot, tree: Tree) -> Any:
 
 def everything(snapshot: Snapshot) -> Any:
     trees = {(tree.root.name, bool(tree.cohorts)): seen(snapshot, tree) for tree in snapshot.trees}
-    return trees, {key: _fields(each) for key, each in snapshot.workloads.items()}, dict(snapshot.namespaces)
+    waiting = {key: [each.key for each in line] for key, line in snapshot.waiting().items()}
+    uids = {uid: each.key for uid, each in snapshot.by_uid.items()}
+    workloads = {key: _fields(each) for key, each in snapshot.workloads.items()}
+    return trees, workloads, waiting, uids, dict(snapshot.namespaces)
 
 
 NAMES = st.sampled_from(["a", "b", "c"])

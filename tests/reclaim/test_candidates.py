@@ -154,12 +154,9 @@ async def test_gangs_are_planned_for_by_priority_and_then_by_age() -> None:
     world.waits("old", created=at(0))
     world.waits("first", created=at(90))
     world.change(WORKLOAD, "first", spec={"priority": 10})
-    workloads = world.view.filing.snapshot.workloads
-    assert [each.name for each in pending_gpu_workloads(workloads.values(), world.evaluator.cluster)] == [
-        "first",
-        "old",
-        "young",
-    ]
+    snapshot = world.view.filing.snapshot
+    workloads, lines = snapshot.workloads, snapshot.waiting().values()
+    assert [each.name for each in pending_gpu_workloads(lines, world.evaluator.cluster)] == ["first", "old", "young"]
     assert [gpus_of(workloads[f"demo/{name}"], world.evaluator.cluster) for name in ("holds", "old")] == [2, 8]
 
 

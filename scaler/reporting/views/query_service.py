@@ -132,11 +132,14 @@ class QueryService:
         scopes |= {(Seeks.NODES, "") for each in chosen if each.uid in answers.lacking}
         targets: Mapping[Seeks, PlanTarget] = {Seeks.QUOTA: self._quota, Seeks.NODES: self._nodes}
         for seeks, target in targets.items():
-            for gang in target.gangs(planning):
+            closed = {tree.root.name for tree in snapshot.trees} - {name for kind, name in scopes if kind is seeks}
+            for gang in target.gangs(planning, closed):
                 scope = seeks, target.plan_scope(planning, gang.key)
                 is_open = scope in scopes - answers.first.keys() and self._is_open(snapshot, planning, seeks, gang)
                 if is_open and monotonic() <= ends:
                     await self._add_answer(answers, scope, planning, gang)
+                if scope in answers.first:
+                    closed.add(scope[1])
         return answers
 
     def _is_open(self, snapshot: ViewSnapshot, planning: PlanningSnapshot, seeks: Seeks, gang: QuotaWorkload) -> bool:
