@@ -102,18 +102,18 @@ def explain(decisions: DecisionCache, key: Key) -> dict[str, Any] | None:
         "target": {"apiVersion": entry.target.api_version, "kind": entry.target.kind, "name": entry.target.name},
         "evaluatedAt": evaluation.at.isoformat(),
         "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := decisions.age) is not None else None,
-        "triggers": [_trigger(trigger) for trigger in entry.triggers.values()],
+        "triggers": [_trigger(trigger, evaluation.at) for trigger in entry.triggers.values()],
         "problems": list(entry.problems),
         "ignoredKeys": list(entry.ignored),
     }
 
 
-def _trigger(decision: Decision) -> dict[str, Any]:
+def _trigger(decision: Decision, at: datetime) -> dict[str, Any]:
     return _in_short(decision) | {
         "desiredReplicas": decision.target.desired_replicas,
         "runningSince": _iso(decision.target.running_since),
         "verdict": verdict_word(decision) or None,
-        "next": what_next(decision),
+        "next": what_next(decision, at),
         "settings": [
             {"name": key, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
             for key, name in FIELD_OF_KEY.items()
@@ -148,7 +148,8 @@ def verdict_word(decision: Decision) -> str:
     return verdict_name(decision.verdict.verdict) if decision.verdict is not None else ""
 
 
-def what_next(decision: Decision) -> str:
+def what_next(decision: Decision, at: datetime) -> str:
+    """What happens if nothing changes, as seen at that instant."""
     match decision.answer:
         case Unknown():
             return "KEDA gets an error and leaves the replicas as they are, until this is known again."
@@ -161,15 +162,15 @@ def what_next(decision: Decision) -> str:
         case Active(reason=DecisionReason.WAKING):
             return "KEDA scales it to 1 at its next poll, or at once with an external-push trigger."
         case Active():
-            return _when_suspended(decision)
+            return _when_suspended(decision, at)
 
 
-def _when_suspended(decision: Decision) -> str:
+def _when_suspended(decision: Decision, at: datetime) -> str:
     policy = decision.policy
     if decision.suspend_at is not None:
-        left = timedelta(seconds=max(0, round((decision.suspend_at - decision.decided_at).total_seconds())))
-        at = timestamp(decision.suspend_at)
-        return f"If its GPUs stay quiet the answer turns inactive at {at}, in {format_duration(left)}."
+        left = timedelta(seconds=max(0, round((decision.suspend_at - at).total_seconds())))
+        due = timestamp(decision.suspend_at)
+        return f"If its GPUs stay quiet the answer turns inactive at {due}, in {format_duration(left)}."
     if decision.target.running_since is None or decision.verdict is None:
         return "It stays at 1; its GPUs are judged once all of its GPU pods run."
     if policy.mode is EnforcementMode.OBSERVE:

@@ -278,12 +278,12 @@ NEXT = {
 
 @pytest.mark.parametrize(("made", "text"), NEXT.values(), ids=NEXT.keys())
 def test_what_happens_next_is_said_in_a_sentence(made: Decision, text: str) -> None:
-    assert what_next(made) == text
+    assert what_next(made, made.decided_at) == text
 
 
 def test_a_suspension_that_is_overdue_is_due_now() -> None:
     late = replace(decision(NOT_YET, idle_since=at(-3600)), decided_at=at(0))
-    assert what_next(late).endswith("in 0s.")
+    assert what_next(late, late.decided_at).endswith("in 0s.")
 
 
 # ------------------------------------------------------------------------------------------------------------ overview

@@ -67,14 +67,15 @@ class TargetUsage:
     states: Mapping[GpuState, int]
     peaks: Mapping[str, float]
     """Highest sample in the window by signal; 0..1."""
+    at: datetime
     is_paused: bool = False
     """Whether KEDA does not scale it to 0, whatever the answer is."""
 
     @property
     def idle_seconds(self) -> float | None:
-        """Since when its GPUs are quiet."""
+        """For how long its GPUs have been quiet."""
         since = self.decision.idle_since
-        return None if since is None else (self.decision.decided_at - since).total_seconds()
+        return None if since is None else (self.at - since).total_seconds()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +106,8 @@ class _Tally:
     models: dict[str, str]
     """Of the GPUs of each node, as far as any has ever reported."""
     by_pod: dict[Key, Counter[GpuState]] = field(default_factory=dict)
+    peaks: dict[Key, dict[str, float]] = field(default_factory=dict)
+    """Highest sample in the window by signal, of each pod whose GPUs a decision rests on."""
     _covered: Counter[str] = field(default_factory=Counter)
     """Intervals that hold a sample, by signal, over the windows of all GPUs that report for long enough."""
     _slots: Counter[str] = field(default_factory=Counter)
@@ -121,6 +124,7 @@ class _Tally:
             node = pod.node or (gpu.node if gpu else "")
             self._count(GpuOwner(pod.namespace, queue, normalized_model(gpu.model) if gpu else ""), found, node)
             states[found.state] += 1
+        self.peaks[pod.namespace, pod.name] = _peaks(gpus)
         if pod.running_since is not None and at - pod.running_since >= startup.ripe:
             for signal, window in (each for gpu in gpus for each in gpu.windows.items()):
                 self._covered[signal] += min(window.covered, window.slots)
@@ -158,7 +162,7 @@ class GpuUsageReader:
             evidence = self._judged(pod, known.get(key), evaluation.at)
             tally.add(evidence, self._startup(evidence.policy))
         tally.settle()
-        tally.usage.workloads = await self._workloads(evaluation, tally.by_pod)
+        tally.usage.workloads = await self._workloads(evaluation, tally)
         tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
         return tally.usage
 
@@ -227,7 +231,7 @@ class GpuUsageReader:
         late = 2 * trust.interval
         return StartupLimits(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
 
-    async def _workloads(self, evaluation: Evaluation, by_pod: Mapping[Key, Counter[GpuState]]) -> list[TargetUsage]:
+    async def _workloads(self, evaluation: Evaluation, tally: _Tally) -> list[TargetUsage]:
         """One for each scale target, whichever of its ScaledObjects prevails."""
         found: dict[tuple[str, ScaleTargetRef], TargetUsage] = {}
         async for key, entry in in_steps(evaluation.entries.items()):
@@ -235,12 +239,14 @@ class GpuUsageReader:
             decision = prevailing(evaluation.decisions_on(namespace, entry.target))
             if decision is not None and (namespace, entry.target) not in found:
                 queue, kind, name = self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name
-                pods = (by_pod.get((pod.namespace, pod.name), Counter()) for pod in entry.pods)
+                keys = [(pod.namespace, pod.name) for pod in entry.pods]
+                judged = keys if decision.verdict is not None else []
                 found[namespace, entry.target] = TargetUsage(
                     title=TargetLabels(namespace, queue, kind, name),
                     decision=decision,
-                    states=sum(pods, Counter[GpuState]()),
-                    peaks=_peaks(decision.verdict.gpus if decision.verdict else ()),
+                    states=sum((tally.by_pod.get(each, Counter()) for each in keys), Counter[GpuState]()),
+                    peaks=_highest(tally.peaks.get(each, {}) for each in judged),
+                    at=evaluation.at,
                     is_paused=self._is_paused(key),
                 )
         return [*found.values()]
@@ -263,9 +269,13 @@ async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def _peaks(gpus: Sequence[GpuEvidence]) -> dict[str, float]:
-    peaks: dict[str, float] = {}
-    for gpu in gpus:
-        for signal, window in gpu.windows.items():
-            if window.peak_ratio is not None:
-                peaks[signal] = max(window.peak_ratio, peaks.get(signal, 0.0))
-    return peaks
+    windows = ({signal: window.peak_ratio for signal, window in gpu.windows.items()} for gpu in gpus)
+    return _highest({signal: peak for signal, peak in each.items() if peak is not None} for each in windows)
+
+
+def _highest(peaks: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for each in peaks:
+        for signal, peak in each.items():
+            found[signal] = max(peak, found.get(signal, 0.0))
+    return found

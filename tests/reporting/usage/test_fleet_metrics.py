@@ -132,7 +132,7 @@ def test_nodes_whose_gpus_cannot_be_judged_are_named_the_worst_first() -> None:
 def workload(name: str, *, idle: timedelta | None = None) -> TargetUsage:
     made = decision(INACTIVE, idle_since=NOON - idle) if idle else decision(verdict=verdict(BUSY))
     title = TargetLabels("team-a", "cq", "ScalableWorkload", name)
-    return TargetUsage(title=title, decision=made, states={GpuState.IDLE: 2}, peaks={"gpu_util": 0.5})
+    return TargetUsage(title=title, decision=made, states={GpuState.IDLE: 2}, peaks={"gpu_util": 0.5}, at=NOON)
 
 
 def test_workloads_that_are_idle_longest_are_shown_and_the_others_counted() -> None:

@@ -251,7 +251,8 @@ def seen(answer: Answer, *, replicas: int = 1, gpus: int = 4, kind: str = "Deplo
         idle_since=NOON - minutes(30) if answer is INACTIVE else None,
     )
     states = Counter({GpuState.IDLE: gpus} if gpus else {})
-    return TargetUsage(title=TargetLabels("team-a", "", kind, "serve"), decision=made, states=states, peaks={})
+    title = TargetLabels("team-a", "", kind, "serve")
+    return TargetUsage(title=title, decision=made, states=states, peaks={}, at=NOON)
 
 
 AT_ZERO = seen(ASLEEP, replicas=0, gpus=0)
