@@ -170,10 +170,10 @@ class MemoryStore(Generic[T]):
     def get(self, namespace: str, name: str) -> T | None:
         return self._objects.get((namespace, name))
 
-    def items(self) -> list[T]:
+    def items(self) -> Sequence[T]:
         return self._objects.items()
 
-    def by_index(self, name: str, key: Any) -> list[T]:
+    def by_index(self, name: str, key: Any) -> Sequence[T]:
         return self._objects.by_index(name, key)
 
     def revision(self, namespace: str) -> int:

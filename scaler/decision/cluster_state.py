@@ -41,6 +41,9 @@ JOB_NAME_LABELS = {
 """Labels by which pods name their job, for pods that carry no Workload annotation. Source: each kind's PodLabelSelector
 in Kueue's integrations."""
 
+EVERYWHERE = ""
+"""In place of a namespace: all of them."""
+
 T_co = TypeVar("T_co", covariant=True)
 Object = TypeVar("Object", bound=KubeObject)
 View = TypeVar("View")
@@ -88,8 +91,7 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
         return ((pod.metadata.namespace, key, labels[key]) for key in set(JOB_NAME_LABELS.values()) if key in labels)
 
     def with_gpus(pod: Pod) -> Iterable[Hashable]:
-        if gpus.of_pod(pod.spec):
-            yield pod.metadata.namespace
+        return (pod.metadata.namespace, EVERYWHERE) if gpus.of_pod(pod.spec) else ()
 
     def by_label(pod: Pod) -> Iterable[Hashable]:
         if gpus.of_pod(pod.spec):
@@ -262,7 +264,7 @@ class ClusterState:
 
     def gpu_pods(self) -> Iterator[core.GpuPod]:
         """Every pod that holds GPUs of a node, in whatever namespace."""
-        for pod in self.pods.items():
+        for pod in self.pods.by_index("gpus", EVERYWHERE):
             seen = self._gpu_pod(pod)
             if seen.holds_gpus and (seen.node or seen.phase is core.PodPhase.RUNNING):
                 yield seen
