@@ -16,12 +16,12 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import hdrs, web
-from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 from scaler import __version__
 from scaler.errors import ConfigurationError, QueryError
@@ -29,6 +29,9 @@ from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
 from scaler.tls.certificates import AllowedClients, ClientCertificate
 from scaler.tls.rotation import Rotation
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 _HIGHEST_PORT = 65535
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -73,8 +76,14 @@ class HttpServer:
         self._metrics = metrics
         self._views = views
         self._runner: web.AppRunner | None = None
+
+    @cached_property
+    def _page(self) -> "Template":
+        # Imported when somebody opens the page for the first time: it takes some megabytes.
+        from jinja2 import Environment, FileSystemLoader, select_autoescape
+
         environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape())
-        self._page = environment.get_template("decisions.html")
+        return environment.get_template("decisions.html")
 
     async def start(self) -> int:
         """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
