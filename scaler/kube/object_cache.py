@@ -21,6 +21,9 @@ _log = structlog.get_logger(__name__)
 OBJECTS_PER_TURN = 32
 """Objects handled between two yields to the event loop: a few milliseconds, so that RPCs are answered meanwhile."""
 
+_AT_ONCE = 256
+"""Changes of a list that are made in one step: some 5 ms."""
+
 # ----------------------------------------------------------------------------------------------------- the objects
 
 Key = tuple[str, str]
@@ -38,6 +41,10 @@ Index = Callable[[T], Iterable[Hashable]]
 """The keys under which an object is to be found; none for an object that the index does not concern."""
 
 
+Filed = dict[Hashable, tuple[T, ...] | dict[Key, T]]
+"""The objects of each key of an index: a few in a tuple, many in a dict."""
+
+
 class Indexer(Generic[T]):
     """The objects and their indexes, always in step with each other.
 
@@ -50,7 +57,7 @@ class Indexer(Generic[T]):
         self._objects: dict[Key, T] = {}
         self._items: tuple[T, ...] | None = None
         """As last asked for; None after a change."""
-        self._indexes: dict[str, dict[Hashable, tuple[T, ...] | dict[Key, T]]] = {name: {} for name in indexes}
+        self._indexes: dict[str, Filed[T]] = {name: {} for name in indexes}
         self.revisions: Counter[str] = Counter()
         """How many changes there were, by namespace."""
 
@@ -110,27 +117,29 @@ _FEW = 8
 """Objects of one key of an index that are kept in a tuple, at most."""
 
 
-def _file(index: dict[Hashable, tuple[T, ...] | dict[Key, T]], value: Hashable, key: Key, obj: T) -> None:
-    filed = index.get(value, ())
-    if isinstance(filed, dict):
+def _file(index: Filed[T], value: Hashable, key: Key, obj: T) -> None:
+    filed = index.get(value)
+    if filed is None:
+        index[value] = (obj,)
+    elif isinstance(filed, dict):
         filed[key] = obj
+    elif filed[-1] is obj:
+        return  # an index may give the same value twice
     elif len(filed) < _FEW:
-        index[value] = (*(each for each in filed if each is not obj), obj)
+        index[value] = (*filed, obj)
     else:
         index[value] = {each.metadata.key: each for each in filed} | {key: obj}
 
 
-def _unfile(index: dict[Hashable, tuple[T, ...] | dict[Key, T]], value: Hashable, key: Key, old: T) -> None:
+def _unfile(index: Filed[T], value: Hashable, key: Key, old: T) -> None:
     filed = index.get(value, ())
     if isinstance(filed, dict):
         filed.pop(key, None)
         rest: tuple[T, ...] | dict[Key, T] = filed
     else:
-        rest = tuple(each for each in filed if each is not old)
+        rest = index[value] = tuple(each for each in filed if each is not old)
     if not rest:
-        index.pop(value, None)
-    elif isinstance(rest, tuple):
-        index[value] = rest
+        del index[value]
 
 
 class Change(NamedTuple, Generic[T]):
@@ -297,7 +306,7 @@ class ObjectCache(Generic[T]):
         A few changes are made where they are. For many the indexes are made anew beside those that are read meanwhile.
         """
         changes = [each async for each in self._changes(listed)]
-        if len(changes) <= OBJECTS_PER_TURN:
+        if len(changes) <= _AT_ONCE:
             self._undecodable = undecodable
             for change in changes:
                 self._apply(change)

@@ -174,17 +174,23 @@ async def test_an_object_without_even_a_name_is_in_doubt_as_well(copy):
 
 
 def by_letter(obj):
-    """One key for many objects, and one for each."""
-    return (obj.metadata.name[0], obj.metadata.name)
+    """One key for many objects, and one for each, given twice."""
+    return (obj.metadata.name[0], obj.metadata.name, obj.metadata.name)
 
 
 NAMES = st.sampled_from([f"{letter}{number}" for letter in "abc" for number in range(12)])
 VERSIONS, UNREADABLE = st.integers(1, 3), 4
+LISTS = st.dictionaries(NAMES, VERSIONS)
+MANY = [f"z{number}" for number in range(300)]
+"""So many that the indexes are made anew."""
 EVENTS = st.one_of(
     st.tuples(st.just("put"), NAMES, VERSIONS),
     st.tuples(st.just("remove"), NAMES, VERSIONS),
     st.tuples(st.just("break"), NAMES, st.just(UNREADABLE)),
-    st.tuples(st.just("list"), st.dictionaries(NAMES, VERSIONS), st.sets(NAMES)),
+    st.tuples(st.just("list"), LISTS, st.sets(NAMES)),
+    st.tuples(
+        st.just("list"), st.builds(lambda some, v: some | dict.fromkeys(MANY, v), LISTS, VERSIONS), st.sets(NAMES)
+    ),
     st.tuples(st.just("clear")),
 )
 
@@ -264,7 +270,7 @@ async def test_after_any_history_the_copy_is_what_a_plain_dict_is(events):
             assert copy.by_index("letter", name) == (obj,)
             if name in before and before[name].metadata.resource_version == obj.metadata.resource_version:
                 assert obj is before[name], "the very same while nothing has changed"
-        for letter in "abc":
+        for letter in "abcz":
             filed = sorted(obj.metadata.name for obj in copy.by_index("letter", letter))
             assert filed == sorted(name for name in now if name.startswith(letter))
 
