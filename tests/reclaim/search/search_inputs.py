@@ -347,12 +347,18 @@ class Judge:
         left = capacity.without(before - (now.keys() - came))
         stay = [now[key] for key in now if key not in came]
         kept = [_nodes_of(each, capacity) for each in stay if MARK in each.pod_sets[0].nodes.apart]
+        kept += [nodes for key, nodes in self._marked if key not in before]
         closed = frozenset[str]().union(*kept)
         own = list(self._demands(now[gang], closed))
         others = [list(self._demands(now[key], closed)) for key in now if key in came and key != gang]
         return fits([*own, *chain.from_iterable(others)], left) or fits(
             [*own, *(pods for each in others for pods in _as_many_as_fit(each, left))], left
         )
+
+    @property
+    def _marked(self) -> Iterable[tuple[str, frozenset[str]]]:
+        """All that have the mark, whatever their tree, and the nodes where they have pods."""
+        return self.request.planning_tree.marked.get(MARK, {}).items()
 
     def _demands(self, workload: QuotaWorkload, closed: frozenset[str]) -> Iterator[NodeDemand]:
         """`closed` are nodes that take no pod with the mark."""
