@@ -8,7 +8,8 @@ Laws:
   bound and once it is over it is not kept. DaemonSets and the like are no jobs that Kueue manages, so none of their
   pods is found by its owner.
 * A Workload is kept without its labels, those of its templates that nothing is compared with, and an annotation that
-  only kubectl reads.
+  only kubectl reads. Of a ScaledObject the latter is left out as well.
+* What is kept holds nothing of the response that it came in.
 """
 
 from collections.abc import Callable, Collection
@@ -18,6 +19,8 @@ from msgspec.structs import replace
 from scaler.decision.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION
 from scaler.kube.objects.core import Condition, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import PodSet, TemplateMeta, Workload
 from scaler.kube.objects.sharing import shared, shared_text, shared_texts, shared_time
 from scaler.placement.node_watch import holds_no_node
@@ -93,9 +96,8 @@ def _status(status: PodStatus) -> PodStatus:
 
 def kept_workload(workload: Workload) -> Workload:
     metadata, status = workload.metadata, workload.status
-    annotations = {key: value for key, value in metadata.annotations.items() if key != _LAST_APPLIED}
     return Workload(
-        metadata=_metadata(metadata, {}, annotations, metadata.owner_references),
+        metadata=_metadata(metadata, {}, _without_last_applied(metadata.annotations), metadata.owner_references),
         spec=replace(
             workload.spec,
             queue_name=shared_text(workload.spec.queue_name),
@@ -105,6 +107,35 @@ def kept_workload(workload: Workload) -> Workload:
             status,
             conditions=tuple(map(_condition, status.conditions)),
             admission=shared(status.admission) if status.admission is not None else None,
+        ),
+    )
+
+
+def _without_last_applied(annotations: dict[str, str]) -> dict[str, str]:
+    return {key: value for key, value in annotations.items() if key != _LAST_APPLIED}
+
+
+def kept_scaled_object(scaled_object: ScaledObject) -> ScaledObject:
+    metadata, spec = scaled_object.metadata, scaled_object.spec
+    annotations = _without_last_applied(metadata.annotations)
+    return ScaledObject(
+        metadata=_metadata(metadata, metadata.labels, annotations, metadata.owner_references),
+        spec=replace(spec, triggers=tuple(map(shared, spec.triggers))),
+        status=replace(scaled_object.status, conditions=tuple(map(shared, scaled_object.status.conditions))),
+    )
+
+
+def kept_scalable_workload(scalable: ScalableWorkload) -> ScalableWorkload:
+    metadata, status = scalable.metadata, scalable.status
+    texts = {name: shared_text(getattr(status, name)) for name in ("phase", "verdict", "reason", "message")}
+    return ScalableWorkload(
+        metadata=_metadata(metadata, metadata.labels, metadata.annotations, metadata.owner_references),
+        spec=scalable.spec,
+        status=replace(
+            status,
+            **texts,
+            conditions=tuple(map(_condition, status.conditions)),
+            evidence=tuple(each.copy() for each in status.evidence),
         ),
     )
 

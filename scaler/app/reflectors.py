@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaler.admission.provisioning.watch import RequestWatch
-from scaler.app.kept_objects import kept_pods, kept_workload
+from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
 from scaler.decision.cluster_state import (
     ClusterState,
     pod_indexes,
@@ -42,8 +42,10 @@ class Reflectors:
         ) -> Reflector[T]:
             return Reflector(transport, resource, kind, namespaces=namespaces, indexes=indexes, keep=keep)
 
-        self.scaled_objects = reflect(SCALED_OBJECT, ScaledObject, scaled_object_indexes())
-        self.scalable_workloads = reflect(SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes())
+        self.scaled_objects = reflect(SCALED_OBJECT, ScaledObject, scaled_object_indexes(), kept_scaled_object)
+        self.scalable_workloads = reflect(
+            SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes(), kept_scalable_workload
+        )
         self.workloads = reflect(WORKLOAD, Workload, workload_indexes() | boost_indexes(), kept_workload)
         self.pods = reflect(POD, Pod, pod_indexes(gpus), kept_pods(gpus, with_nodes=not namespaces))
 

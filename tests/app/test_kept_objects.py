@@ -1,5 +1,6 @@
 """Objects as they are kept answer what is asked of them as the whole ones do."""
 
+import sys
 from dataclasses import fields
 
 import msgspec
@@ -8,11 +9,13 @@ from builders import GPUS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.app.kept_objects import kept_pods, kept_workload
+from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
 from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, job_key, pod_indexes
 from scaler.decision.workloads import observe, owner_key
 from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.gpu_pods import gpu_pod
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.placement.node_watch import holds_no_node, requests_of
 from scaler.quota.from_objects.pod_nodes import marked_pod_sets
@@ -164,3 +167,50 @@ def test_equal_parts_of_many_objects_are_one():
     one, other = (kept_workload(workload(affinity=False)) for _ in range(2))
     assert one.spec.pod_sets[0] is other.spec.pod_sets[0]
     assert one.status.admission is other.status.admission
+
+
+def scaled_object():
+    trigger = {"type": "external-push", "metadata": {"scalerAddress": "scaler:9090", "idleAfter": "30m"}}
+    metadata = {
+        "name": "train",
+        "namespace": "ns",
+        "uid": "s",
+        "resourceVersion": "3",
+        "labels": {"app": "train"},
+        "annotations": {"idlegpu.io/wake": "true", "kubectl.kubernetes.io/last-applied-configuration": "{}"},
+    }
+    spec = {"scaleTargetRef": {"name": "train"}, "triggers": [trigger], "fallback": {"failureThreshold": 3}}
+    return {"metadata": metadata, "spec": spec, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def test_a_scaled_object_is_kept_without_what_only_kubectl_reads():
+    whole = decode(ScaledObject, msgspec.json.encode(scaled_object()))
+    kept = kept_scaled_object(whole)
+    assert (kept.spec, kept.status, kept.metadata.labels) == (whole.spec, whole.status, whole.metadata.labels)
+    assert kept.metadata.annotations == {"idlegpu.io/wake": "true"}
+    assert kept.spec.triggers[0] is kept_scaled_object(whole).spec.triggers[0]
+
+
+def scalable_workload():
+    gpu = {"pod": "train-0", "gpu": "GPU-0", "verdict": "Idle", "signals": [{"name": "gpu_util", "peakPercent": "0"}]}
+    status = {
+        "phase": "Running",
+        "message": "every GPU is idle",
+        "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": STARTED}],
+        "evidence": [gpu, {**gpu, "gpu": "GPU-1"}],
+        "grant": {"plan": "p", "victims": ["ns/train"], "grantedAt": STARTED, "expiresAt": STARTED},
+    }
+    metadata = {"name": "train", "namespace": "ns", "uid": "s", "resourceVersion": "3", "annotations": {"a": "b"}}
+    return {"metadata": metadata, "spec": {"replicas": 1, "workloadRef": {"name": "gang"}}, "status": status}
+
+
+def test_a_scalable_workload_is_kept_whole_and_holds_nothing_of_the_response_that_it_came_in():
+    body = msgspec.json.encode(scalable_workload())
+    references = sys.getrefcount(body)
+    whole = decode(ScalableWorkload, body)
+    kept = kept_scalable_workload(whole)
+    assert kept == whole
+    assert msgspec.json.decode(msgspec.json.encode(kept.status.evidence)) == scalable_workload()["status"]["evidence"]
+    assert sys.getrefcount(body) > references, "what is decoded does"
+    del whole
+    assert sys.getrefcount(body) == references

@@ -1,9 +1,8 @@
 """Our own objects (idlegpu.io/v1alpha1), by the laws of `core.py`, with the defaults of their definitions."""
 
 from datetime import datetime
-from typing import Any
 
-from msgspec import field
+from msgspec import Raw, field
 
 from scaler.kube.objects.core import Condition, ConditionedStatus, ObjectMeta, Struct
 
@@ -76,8 +75,8 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     resumed_at: datetime | None = None
     keep_until: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    evidence: tuple[dict[str, Any], ...] = ()
-    """As it stands in the API: only its writer reads it again, to see whether it has changed."""
+    evidence: tuple[Raw, ...] = ()
+    """By GPU, as it stands in the API: only its writer passes it on."""
     grant: GrantStatus | None = None
     reallocation: ReallocationStatus | None = None
 
