@@ -1,6 +1,7 @@
 """How long does a tick take, how long does it block the event loop, and what memory does the process take?
 
     uv run python -m benchmarks.scale [--gpus 10000] [--targets 5000] [--ticks 20] [--json]
+    uv run python -m benchmarks.scale --write    # 1,000 to 100,000 GPUs: table and chart of docs/performance.md
 
 ScaledObjects, half of them over Kueue Workloads and half over Deployments, which share the GPUs evenly, one to a pod:
 two signals, collected every 30 s, judged over 30 min. A tick falls on every 15 s, in virtual time: it is run as soon as
@@ -21,7 +22,6 @@ import json
 import os
 import platform
 import resource
-import statistics
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -31,13 +31,11 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs
 
 import msgspec
 from aiohttp import web
-from rich.console import Console
-from rich.table import Table
 
 from scaler.app.kept_objects import kept_pods, kept_workload
 from scaler.app.process import (
@@ -73,8 +71,16 @@ from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.source import RawSeries, SignalReading, SignalSource
 
-TARGET_TICK_S = 1.0
-TARGET_RESIDENT_MB = 300.0
+if TYPE_CHECKING:
+    from rich.table import Table
+
+TARGET_TICK_S = 0.2
+TARGET_RESIDENT_MB = 180.0
+SIZES = ((1_000, 100), (3_000, 1_000), (10_000, 5_000), (30_000, 15_000), (100_000, 50_000))
+"""GPUs and ScaledObjects of the table and the chart."""
+BEGIN, END = "<!-- measured by benchmarks/scale.py: begin -->", "<!-- measured by benchmarks/scale.py: end -->"
+PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
+CHART = PAGE.parent / "images" / "performance.svg"
 
 NAMESPACES = 100
 COLLECTED_EVERY_S = 30
@@ -256,7 +262,7 @@ def _values(gpu: Gpu, signal: Signal, after_s: float, until_s: float) -> bytes:
 
 
 @asynccontextmanager
-async def http_source(fleet: Fleet) -> AsyncIterator[SignalSource]:
+async def http_source(fleet: Fleet, sizes: list[int]) -> AsyncIterator[SignalSource]:
     command = [*_command(fleet), "--serve"]
     with subprocess.Popen(  # noqa: ASYNC220
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -264,7 +270,8 @@ async def http_source(fleet: Fleet) -> AsyncIterator[SignalSource]:
         assert server.stdin
         assert server.stdout
         url = f"http://127.0.0.1:{int(server.stdout.readline())}"
-        source = PrometheusSource(PrometheusConfig(url=url, timeout=timedelta(minutes=1)))
+        config = PrometheusConfig(url=url, timeout=timedelta(minutes=1))
+        source = PrometheusSource(config, observe=lambda read: sizes.append(read.size_bytes))
         try:
             yield source
         finally:
@@ -273,7 +280,7 @@ async def http_source(fleet: Fleet) -> AsyncIterator[SignalSource]:
 
 
 @asynccontextmanager
-async def in_process_source(fleet: Fleet) -> AsyncIterator[SignalSource]:
+async def in_process_source(fleet: Fleet, _sizes: list[int]) -> AsyncIterator[SignalSource]:
     yield InProcessSource(fleet)
 
 
@@ -430,6 +437,11 @@ class Result:
     ticks_s: list[float] = field(default_factory=list)
     ticks_cpu_s: list[float] = field(default_factory=list)
     stalls_s: list[float] = field(default_factory=list)
+    read_first_mb: float
+    read_mb: float
+    """By a tick, on average."""
+    decided: int
+    """ScaledObjects about which anything was decided again after the first tick."""
     imported_mb: float
     with_cluster_mb: float
     resident_mb: float
@@ -452,12 +464,15 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
     cluster = cluster_of(fleet)
     gc.collect()
     with_cluster_mb = resident_mb()
-    async with SOURCES[source_name](fleet) as source:
+    sizes = list[int]()
+    async with SOURCES[source_name](fleet, sizes) as source:
         evaluator = evaluator_of(cluster, source, fleet)
         tune_garbage_collector()
         tune_memory_allocator()
         backfill = await timed_tick(evaluator, FIRST_TICK)
         gc.freeze()  # as the program does it after its first evaluation
+        read_first, decided = sum(sizes), evaluator.decision_cache.changes()
+        sizes.clear()
         steady = [await timed_tick(evaluator, FIRST_TICK + count * INTERVAL) for count in range(1, ticks + 1)]
         gc.collect()
         evaluation = evaluator.decision_cache.evaluation
@@ -469,6 +484,9 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
             ticks_s=[tick.seconds for tick in steady],
             ticks_cpu_s=[tick.cpu_s for tick in steady],
             stalls_s=[tick.stall_s for tick in steady],
+            read_first_mb=read_first / 1e6,
+            read_mb=sum(sizes) / ticks / 1e6,
+            decided=len(decided),
             imported_mb=imported_mb,
             with_cluster_mb=with_cluster_mb,
             resident_mb=resident_mb(),
@@ -520,7 +538,13 @@ def headroom(value: float) -> str:
     return f"[{'green' if value >= 1 else 'red'}]{value:.1f}× headroom[/]"
 
 
-def report(results: dict[str, Result], fleet: Fleet) -> Table:
+def median(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def report(results: dict[str, Result], fleet: Fleet) -> "Table":
+    from rich.table import Table
+
     table = Table(title=f"A tick at {fleet.targets:,} ScaledObjects and {fleet.gpus:,} GPUs", title_justify="left")
     table.add_column("")
     table.add_column("target", justify="right")
@@ -532,15 +556,17 @@ def report(results: dict[str, Result], fleet: Fleet) -> Table:
         (
             "a tick, median / slowest: s",
             f"< {TARGET_TICK_S:g}",
-            lambda r: f"{statistics.median(r.ticks_s):.2f} / {r.slowest_s:.2f}",
+            lambda r: f"{median(r.ticks_s):.2f} / {r.slowest_s:.2f}",
         ),
         ("", "", lambda r: headroom(TARGET_TICK_S / r.slowest_s)),
-        ("  processor time of it, median: s", "", lambda r: f"{statistics.median(r.ticks_cpu_s):.2f}"),
+        ("  processor time of it, median: s", "", lambda r: f"{median(r.ticks_cpu_s):.2f}"),
         (
             "  longest stall meanwhile, median / worst: ms",
             "",
-            lambda r: f"{1000 * statistics.median(r.stalls_s):.0f} / {1000 * max(r.stalls_s):.0f}",
+            lambda r: f"{1000 * median(r.stalls_s):.0f} / {1000 * max(r.stalls_s):.0f}",
         ),
+        ("  read by it: MB", "", lambda r: f"{r.read_mb:.1f}"),
+        ("  decided again, all ticks", "", lambda r: f"{r.decided:,}"),
         ("resident memory: MB", f"< {TARGET_RESIDENT_MB:.0f}", lambda r: f"{r.resident_mb:.0f}"),
         ("", "", lambda r: headroom(TARGET_RESIDENT_MB / r.resident_mb)),
         ("  of which the program's code: MB", "", lambda r: f"{r.imported_mb:.0f}"),
@@ -562,13 +588,38 @@ def machine() -> str:
 def as_json(result: Result, fleet: Fleet) -> str:
     return json.dumps(
         {
-            "tick_cpu_seconds": round(statistics.median(result.ticks_cpu_s), 3),
+            "tick_cpu_seconds": round(median(result.ticks_cpu_s), 3),
             "stall_worst_ms": round(1000 * max(result.stalls_s), 1),
             "first_tick_seconds": round(result.backfill_s, 2),
             "resident_mb": round(result.resident_mb),
             **fleet._asdict(),
         }
     )
+
+
+def write_page(ticks: int) -> None:
+    """Measure all sizes, and write the table and the chart of the page."""
+    from benchmarks.chart import Panel, chart
+
+    results = [(Fleet(*size), measured_apart("HTTP", Fleet(*size), ticks)) for size in SIZES]
+    rows = [
+        f"| {fleet.gpus:,} | {fleet.targets:,} | {median(r.ticks_cpu_s):.2f} | {1000 * max(r.stalls_s):.0f} "
+        f"| {r.backfill_s:.1f} | {r.resident_mb:.0f} | {r.highest_mb:.0f} | {r.read_mb:.1f} | {r.read_first_mb:.0f} |\n"
+        for fleet, r in results
+    ]
+    head = (
+        "| GPUs | ScaledObjects | a tick, processor time: s | longest stall: ms | first tick: s | memory: MB "
+        "| at its highest: MB | read by a tick: MB | by the first: MB |\n|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+    )
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{head}{''.join(rows)}\n{machine()}.\n{END}{rest.partition(END)[2]}")
+    gpus = [fleet.gpus for fleet, _ in results]
+    panels = [
+        Panel("Processor time of a tick: s", gpus, [median(r.ticks_cpu_s) for _, r in results], limit=15.0),
+        Panel("Longest stall: ms", gpus, [1000 * max(r.stalls_s) for _, r in results]),
+        Panel("Memory: MB", gpus, [r.resident_mb for _, r in results]),
+    ]
+    CHART.write_text(chart(panels, x_label="GPUs"))
 
 
 def _command(fleet: Fleet) -> list[str]:
@@ -591,6 +642,7 @@ def main() -> None:
     parser.add_argument("--targets", type=int, default=5_000, help="ScaledObjects")
     parser.add_argument("--ticks", type=int, default=20, help="how many ticks after the first one")
     parser.add_argument("--json", action="store_true", help="one JSON object, of HTTP")
+    parser.add_argument("--write", action="store_true", help="write the table and the chart of docs/performance.md")
     parser.add_argument("--measure", choices=list(SOURCES), help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -599,10 +651,14 @@ def main() -> None:
         asyncio.run(serve(fleet))
     elif arguments.measure:
         print(json.dumps(asdict(asyncio.run(measure(arguments.measure, fleet, arguments.ticks)))))
+    elif arguments.write:
+        write_page(arguments.ticks)
     elif arguments.json:
         print(as_json(measured_apart("HTTP", fleet, arguments.ticks), fleet))
     else:
         results = {source: measured_apart(source, fleet, arguments.ticks) for source in SOURCES}
+        from rich.console import Console
+
         console = Console(width=None if sys.stdout.isatty() else 120)
         console.print(report(results, fleet))
         console.print(machine(), highlight=False)

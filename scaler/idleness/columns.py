@@ -156,7 +156,7 @@ class SampleColumns:
         if rows <= len(self):
             return
         self._forget_answers()
-        before, count = len(self), max(rows, _FEWEST_ROWS, 5 * len(self) // 4)
+        before, count = len(self), max(rows, _FEWEST_ROWS, 17 * len(self) // 16)
         # Where they can grow, nothing is copied.
         rings: tuple[NDArray[Any], ...] = self._peaks, self._earliest, self._latest
         for ring in rings:

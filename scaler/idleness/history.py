@@ -77,6 +77,8 @@ class History:
         """By row."""
         self._shared: set[GpuId] = set()
         """GPUs that several pods are known to have, or to have had."""
+        self._shared_rows: NDArray[np.intp] | None = None
+        """Their rows, each with the number of the GPU; None after a change."""
         self._moved: set[str] = set()
 
     @property
@@ -113,6 +115,7 @@ class History:
             self._by_gpu[gpu] = (*self._by_gpu.get(gpu, ()), device)
             if len(self._by_gpu[gpu]) > 1:
                 self._shared.add(gpu)
+                self._shared_rows = None
             self._moved.add(series.namespace)
         self._columns[signal.name].has_reported[device.row] = True
         return device
@@ -175,13 +178,17 @@ class History:
         return np.column_stack([verdicts, np.where(is_quiet_since, since, np.inf)])
 
     def _is_shared(self, rows: Rows, *, since_s: float) -> NDArray[np.bool_]:
-        shared = [
-            each.row
-            for gpu in self._shared
-            for each in self._by_gpu[gpu]
-            if self.other_holders(gpu, each.pod, since_s=since_s)
-        ]
-        return np.isin(rows, shared)
+        """Of which rows another pod's device reported at or after `since_s`."""
+        if self._shared_rows is None:
+            found = [(each.row, n) for n, gpu in enumerate(self._shared) for each in self._by_gpu[gpu]]
+            self._shared_rows = np.array(found, np.intp).reshape(-1, 2)
+        shared, gpus = self._shared_rows.T
+        newest = np.maximum.reduce([each.last_samples[shared] for each in self._columns.values()])
+        reports = newest >= since_s
+        others = np.bincount(gpus, reports)[gpus] - reports if len(gpus) else np.zeros(0)
+        is_shared = np.zeros(len(self._rows), np.bool_)
+        is_shared[shared[others > 0]] = True
+        return is_shared[rows]
 
     def forget_before(self, at: datetime) -> None:
         """Free the rows of devices whose newest sample is older."""
@@ -200,6 +207,8 @@ class History:
         pod, gpu = device.pod, device.series.gpu
         _remove(self._by_pod, pod, device)
         _remove(self._by_gpu, gpu, device)
+        if gpu in self._shared:
+            self._shared_rows = None
         if len(self._by_gpu.get(gpu, ())) < 2:
             self._shared.discard(gpu)
         self._moved.add(pod[0])
