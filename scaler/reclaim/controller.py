@@ -91,7 +91,8 @@ class ReclaimController:
     async def _tick(self, now: datetime) -> ReclaimReport:
         if not await self.writer.grants.catch_up():
             return ReclaimReport(at=now, blind="what was written last is not seen yet")
-        standing, state = self.executor.standing(), self.planning.look(now)
+        state = await self.planning.look(now)
+        standing = self.executor.standing()
         for scalable in self.grant_cleanup.due():
             await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
         for plan in standing:

@@ -1,7 +1,7 @@
 """Which workloads would be suspended for which gang in the current state? Reads and computes, and writes nothing.
 
 The leader executes its plans; the CLI and the HTTP pages show them. Plans take up to a second of computing, so they are
-made on copies, in a thread, while KEDA goes on getting its answers.
+made on copies, in a thread, while KEDA goes on getting its answers; and what they are made from is found in steps.
 """
 
 import asyncio
@@ -111,8 +111,8 @@ class Planner:
     _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)
     """By root of the tree, and whether nodes count: the PlanningTree, and what it was made from."""
 
-    def look(self, now: datetime, *, judged: bool = True) -> PlanningSnapshot | NotSynced:
-        """What there is to plan with, or why nothing can be planned.
+    async def look(self, now: datetime, *, judged: bool = True) -> PlanningSnapshot | NotSynced:
+        """What there is to plan with, or why nothing can be planned. Others have their turns while it is found.
 
         Not `judged`: without verdicts no workload counts as idle. That is for questions which assume some to be.
         """
@@ -124,7 +124,7 @@ class Planner:
                 return NotSynced(doubt)
             evaluation = Evaluation.of({}, at=now)
         policy, free = self.policy, self.capacity() if self.policy.consider_nodes else None
-        candidates, leaving = find_candidates(
+        candidates, leaving = await find_candidates(
             evaluation, self.cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
         )
         return PlanningSnapshot(
@@ -132,7 +132,7 @@ class Planner:
             evaluation=evaluation,
             candidates=candidates,
             leaving=leaving,
-            spending=suspension_history_of(self.cluster, snapshot),
+            spending=suspension_history_of(self.cluster, snapshot) if policy.budgets else SuspensionHistory(),
             capacity=free if isinstance(free, Capacity) else None,
             nodes_unseen=free.reason if isinstance(free, NotSynced) else "",
             now=now,

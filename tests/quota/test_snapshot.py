@@ -211,6 +211,16 @@ def test_a_change_leaves_other_trees_alone() -> None:
         assert snapshot.version(other) == before
 
 
+def test_a_clone_does_not_notice_that_its_tree_was_built_anew() -> None:
+    snapshot = snapshot_with(cluster_queue("a", cohort="team"), cluster_queue("b", cohort="team"), holding("runs"))
+    clone = one_tree(snapshot).clone()
+    before = {name: (_node(node), node.potential(gpu())) for name, node in clone.queues.items()}
+    snapshot.put(cluster_queue("a", gpus=9, cohort="team"))
+    assert one_tree(snapshot).queues["b"].potential(gpu()) == 4 + 9
+    assert {name: (_node(node), node.potential(gpu())) for name, node in clone.queues.items()} == before
+    assert clone.queues["b"].parent is clone.root
+
+
 def test_a_tree_that_is_no_more_has_no_version() -> None:
     snapshot = snapshot_with(cluster_queue("a"))
     tree = one_tree(snapshot)

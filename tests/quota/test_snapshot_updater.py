@@ -108,6 +108,16 @@ def test_a_workload_whose_backoff_runs_returns_to_its_queue_when_it_is_over(fili
     assert found == [False, False, True, True]
 
 
+def test_a_backoff_that_was_prolonged_ends_only_then(filing: SnapshotUpdater) -> None:
+    for seconds in (60, 120):
+        filing.put(typed(waiting().with_status(requeueState={"requeueAt": at(seconds).isoformat()}).json), now=at(0))
+    found = []
+    for seconds in (61, 119, 120):
+        filing.wake(at(seconds))
+        found.append(filing.snapshot.workloads["demo/gang"].may_queue)
+    assert found == [False, False, True]
+
+
 def test_a_workload_that_goes_while_its_backoff_runs_does_not_come_back(filing: SnapshotUpdater) -> None:
     workload = waiting().with_status(requeueState={"requeueAt": at(60).isoformat()})
     filing.put(typed(workload.json), now=at(0))

@@ -37,7 +37,7 @@ async def found_in(world: PressureWorld, *, patience: timedelta = timedelta(minu
     if judged:
         await world.judged()
     assert world.decision_cache.evaluation is not None
-    return find_candidates(
+    return await find_candidates(
         world.decision_cache.evaluation,
         world.evaluator.cluster,
         world.view.filing.snapshot,

@@ -55,7 +55,7 @@ async def test_an_admission_plan_that_is_old_does_not_count() -> None:
 async def looked(world: NodesWorld, name: str = "gang") -> tuple[PlanningSnapshot, QuotaWorkload]:
     await world.judged()
     await world.kueue()
-    sight = world.pressure.planning.look(world.now)
+    sight = await world.pressure.planning.look(world.now)
     assert isinstance(sight, PlanningSnapshot)
     gang = sight.snapshot.workload(f"demo/{name}")
     assert gang is not None

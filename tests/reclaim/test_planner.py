@@ -5,9 +5,11 @@ from functools import partial
 from typing import Any
 
 import pytest
+from builders import at
 from msgspec.structs import replace
 from reclaim.reclaim_world import GPU, PressureWorld
 
+from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.model import QuotaWorkload
@@ -18,7 +20,7 @@ from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, Recl
 
 async def looked(world: PressureWorld) -> PlanningSnapshot:
     await world.judged()
-    sight = world.pressure.planning.look(world.now)
+    sight = await world.pressure.planning.look(world.now)
     assert isinstance(sight, PlanningSnapshot)
     return sight
 
@@ -41,15 +43,15 @@ async def test_nothing_can_be_planned_without_fresh_verdicts_and_quota() -> None
     world = PressureWorld()
     world.runs("a")
     planner = world.pressure.planning
-    found = planner.look(world.now)
+    found = await planner.look(world.now)
     assert isinstance(found, NotSynced)
     assert "no workload has been evaluated yet" in found.reason
     await world.judged()
     world.now += timedelta(seconds=61)
-    assert planner.look(world.now) == NotSynced("the latest verdicts are 61 s old")
+    assert await planner.look(world.now) == NotSynced("the latest verdicts are 61 s old")
     await world.judged()
     world.view.blind = "not everything is seen"
-    assert planner.look(world.now) == NotSynced("not everything is seen")
+    assert await planner.look(world.now) == NotSynced("not everything is seen")
 
 
 async def test_a_plan_takes_the_victims_that_the_gang_needs_and_is_the_same_again() -> None:
@@ -65,6 +67,23 @@ async def test_a_plan_takes_the_victims_that_the_gang_needs_and_is_the_same_agai
     fewer = await world.pressure.planning.plan(sight, gang(sight), sight.candidates[:1])
     assert isinstance(fewer, NoPlan)
     assert fewer.why is NoPlanReason.NOT_ENOUGH_IDLE
+
+
+async def test_of_trees_that_are_closed_meanwhile_no_more_gangs_are_looked_at() -> None:
+    world = PressureWorld()
+    for name, created in (("first", 0), ("second", 10), ("third", 20)):
+        world.waits(name, created=at(created))
+    sight, target = await looked(world), world.pressure.targets[Seeks.QUOTA]
+    closed: set[str] = set()
+    found = []
+    for each in target.gangs(sight, closed):
+        found.append(each.name)
+        if len(found) == 2:
+            closed.add(target.plan_scope(sight, each.key))
+    assert found == ["first", "second"]
+    assert [each.name for each in target.gangs(sight)] == ["first", "second", "third"]
+    uids = {each.uid for each in target.gangs(sight)}
+    assert set(target.waiting(sight, [*uids, "another"])) == uids
 
 
 async def test_idle_workloads_of_queues_that_share_nothing_are_no_candidates() -> None:

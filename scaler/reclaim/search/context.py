@@ -1,9 +1,9 @@
 """Everything that a search for the victims of one gang starts from, found once and on demand."""
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from scaler.placement.capacity import Capacity
 from scaler.placement.node_index import NodeDemand
@@ -240,10 +240,13 @@ class SearchContext:
     def items(self) -> list[Item]:
         return items_of(self.by_key.values(), self.needs, self.equivalence)
 
-    def state(self) -> SearchState:
-        """Of the most that may be available, to take candidates out of."""
+    @property
+    def state(self) -> Callable[[], SearchState]:
+        """Makes what there is with all candidates in place. It does not know the context: whoever keeps it would keep
+        that, and all that was simulated."""
         requirements = (self.wanted, self.in_cohort)
-        return SearchState(self.forecast.most_available, self.held, requirements, self.nodes, self.choices_with_earlier)
+        most = self.forecast.most_available
+        return partial(SearchState, most, self.held, requirements, self.nodes, self.choices_with_earlier)
 
     @cached_property
     def problem(self) -> Problem:

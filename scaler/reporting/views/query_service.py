@@ -228,7 +228,7 @@ class QueryService:
     async def _report(
         self, snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWorkload, idle: Sequence[str] | None
     ) -> PlanReport:
-        planning = snapshot.planning or self._unjudged(snapshot, idle)
+        planning = snapshot.planning or await self._unjudged(snapshot, idle)
         candidates, barred = self._candidates(planning, gang, idle)
         answer, request = await self._answer(planning, gang, candidates)
         useful = request.candidates if request is not None else candidates if gang.reservation is not None else ()
@@ -246,12 +246,12 @@ class QueryService:
             more_holders=more,
         )
 
-    def _unjudged(self, snapshot: ViewSnapshot, idle: Sequence[str] | None) -> PlanningSnapshot:
+    async def _unjudged(self, snapshot: ViewSnapshot, idle: Sequence[str] | None) -> PlanningSnapshot:
         """What plans are made from where verdicts are not known. Raises: QueryError where they are needed."""
         if idle is None:
             ask = "--what-if-idle assumes that the workloads which hold GPUs are idle"
             raise QueryError(f"it is not known which workloads are idle: {snapshot.unjudged}; {ask}", status=503)
-        assumed = self._planner.look(snapshot.at, judged=False)
+        assumed = await self._planner.look(snapshot.at, judged=False)
         if isinstance(assumed, NotSynced):
             raise _not_known(assumed)
         return assumed

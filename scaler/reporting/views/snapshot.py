@@ -122,7 +122,7 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
     quota, cluster, evaluation = planner.view.look(), planner.cluster, planner.decisions.evaluation
     if isinstance(quota, NotSynced):
         return quota
-    look = planner.look(now)
+    look = await planner.look(now)
     await asyncio.sleep(0)
     planning = look if isinstance(look, PlanningSnapshot) else None
     idle = _idle(planning.evaluation, cluster, quota) if planning is not None else frozenset()

@@ -1,5 +1,7 @@
 """What is said of a plan and its victims, and of every gang without one; with the numbers that an owner needs."""
 
+import gc
+import weakref
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -22,6 +24,7 @@ from reclaim_builders import candidate, forbids, names, nodes_with, planned, rea
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaWorkload, Reservation, StopPolicy
 from scaler.reclaim.budgets.budget import BudgetExhausted
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.search.context import SearchContext
 from scaler.reclaim.search.problem import SearchLimits
 from scaler.reclaim.search.values import NoPlanReason, PlanRequest, ReclaimPlan
 
@@ -324,3 +327,17 @@ def test_the_next_best_set_without_a_victim_is_shown_with_its_cost() -> None:
     plan = planned(request(workload(gpus=8), [cluster_queue("a", gpus=12)], holders, idle))
     assert plan.cost == 8_000
     assert shown(plan) == [(("h0", "h2"), 11_000, None), (("h1", "h2"), 13_000, None)]
+
+
+def test_nothing_that_was_simulated_outlives_its_plan() -> None:
+    """Simulations of a large tree take megabytes, and cycles of references keep them until they are collected."""
+    context = SearchContext(request(GANG, [FOUR], [], [IDLE]))
+    assert context.cheapest().keys == {IDLE.key}
+    assert context.cheapest_by_sums() == {IDLE.key}
+    gc.disable()
+    try:
+        known = weakref.ref(context)
+        del context
+        assert known() is None
+    finally:
+        gc.enable()
