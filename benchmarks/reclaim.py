@@ -17,6 +17,10 @@ The first plan in a tree includes everything that is made anew when the tree has
 Kueue does by itself, and all that the search starts from. Further plans in the same tree share that. Planned for are
 the first gangs in line of every tree, as the scaler does it. Each world has a process of its own.
 
+The longest step is that of a single change, in processor time: of a Workload, a LocalQueue, a ClusterQueue (its quota,
+or that it comes or goes), a Cohort, a ResourceFlavor's labels or a Namespace's, with the trees that it makes anew. For
+as long as one takes, the event loop is held. Not among them: a ResourceFlavor that gains or loses its Topology.
+
 Greedy is what the nearest peer does: the longest idle first, until their GPUs add up to the gang's.
 """
 

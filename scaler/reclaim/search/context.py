@@ -262,8 +262,10 @@ class SearchContext:
         covers = covers_of(self.amounts_missing, self.slot_costs, self.costs, without)
         incumbent = Incumbent(problem=self.problem, limits=limits or self.request.limits, floor=covers.floor)
         ask_about([self._set_of(cover.keys) for cover in covers.found[:_COVERS]], incumbent)
-        found = incumbent.result(is_exact=True) if incumbent.is_proven else self._searched(incumbent, without)
-        is_certain = self.is_equivalence_certain and self.simulator.are_foreseen
+        if incumbent.is_proven:
+            return incumbent.result(is_exact=True)
+        found = self._searched(incumbent, without)
+        is_certain = incumbent.is_proven or (self.is_equivalence_certain and self.simulator.are_foreseen)
         return found if is_certain else replace(found, is_exact=False)
 
     def _set_of(self, keys: Iterable[str]) -> list[Item]:

@@ -238,6 +238,15 @@ def test_four_free_and_four_idle_serve_a_gang_of_eight() -> None:
     assert plan.alternatives == ()
 
 
+def test_a_plan_that_costs_just_what_is_missing_is_proven_however_many_are_idle() -> None:
+    """Where Kueue preempts, age makes a difference, and 20 are too many for a search to tell them all apart."""
+    lower = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
+    idle = [candidate(holding(f"h{i:02}", gpus=1), cost=1 + i) for i in range(20)]
+    holders = [holding(f"h{i:02}", gpus=1) for i in range(20)]
+    plan = planned(request(workload(gpus=2), [cluster_queue("a", gpus=20, preemption=lower)], holders, idle))
+    assert (names(plan), plan.cost, plan.is_exact) == ({"h00", "h01"}, 3_000, True)
+
+
 @pytest.mark.parametrize(
     ("strategy", "neighbour", "is_exposed"),
     [(STRICT, False, False), (QueueingStrategy.BEST_EFFORT_FIFO, False, True), (STRICT, True, True)],
