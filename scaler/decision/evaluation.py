@@ -23,7 +23,7 @@ import structlog
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
-from scaler.decision.inputs import DecisionInputs, GpuRows, OwnTriggers
+from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, look_at
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
 from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
@@ -239,7 +239,7 @@ class Evaluator:
 
     def _span(self) -> timedelta:
         """The longest window that any trigger asks for, so that all are judged from one history."""
-        default = resolve(("settings", self.config.defaults)).idle_after
+        default = self.default_policy.idle_after
         longest = max((each.longest for each in self._inputs.own.values()), default=default)
         return min(max(longest, default), self.config.max_window)
 
@@ -309,11 +309,7 @@ class Evaluator:
         until = min((each for each in instants if each is not None), default=None)
         judged = [each.policy for each in decisions if each.verdict is not None]
         history = self.sampler.history
-        rows = tuple(
-            device.row
-            for pod in (target.pods if judged else ())
-            for device in history.devices_of(pod.namespace, pod.name).values()
-        )
+        rows = tuple(row for pod in (target.pods if judged else ()) for row in history.rows_of(pod.namespace, pod.name))
         lengths = (judged_length(policy=policy, trust=self.config.trust) for policy in judged)
         gpus = [GpuRows(each.active_above_ratio, length, rows) for each, length in zip(judged, lengths, strict=True)]
         self._inputs.rests_on(key, gpus=gpus, until=until)
@@ -415,8 +411,20 @@ class Evaluator:
 
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
-        policy = resolve(("settings", self.config.defaults))
-        return self._verdict([pod], policy, at, self._doubt or self._view_doubt(pod.namespace))
+        return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
+
+    def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
+        """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""
+        return self._doubt or self._view_doubt(namespace) or self._unread(self.default_policy, at)
+
+    @property
+    def default_policy(self) -> Policy:
+        return resolve(("settings", self.config.defaults))
+
+    def look(self, policy: Policy, at: datetime) -> Look:
+        """What tells of GPUs that are judged by the policy whether the verdict on them may have changed."""
+        by = policy.active_above_ratio, judged_length(policy=policy, trust=self.config.trust)
+        return look_at(self.sampler.history, by, self.config.trust, at)
 
     def _verdict(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, doubt: Unknown | None) -> WorkloadVerdict:
         judged = judge(pods, self.sampler.history, policy=policy, trust=self.config.trust, end=at)

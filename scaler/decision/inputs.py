@@ -62,15 +62,16 @@ class GpuRows(NamedTuple):
 _By = tuple[float, timedelta]
 """The ratio from which on a GPU is active, and the length of the window."""
 
-_Look = Callable[[NDArray[np.intp]], NDArray[np.float64]]
+Look = Callable[[NDArray[np.intp]], NDArray[np.float64]]
 """What rows show, as `History.shown` tells it."""
 
 
 @dataclass
-class _Judged:
+class JudgedRows:
     """GPUs that are judged alike, and what they showed when that was asked for the last time."""
 
     rows: dict[Key, tuple[int, ...]] = field(default_factory=dict)
+    """By ScaledObject, or by pod."""
     shown: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
     """By row, as `History.shown` tells it; NaN where it was not asked yet."""
     _all: tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]] | None = None
@@ -88,7 +89,7 @@ class _Judged:
         if self.rows.pop(key, None) is not None:
             self._all = None
 
-    async def changed(self, look: _Look) -> set[Key]:
+    async def changed(self, look: Look) -> set[Key]:
         """Whose GPUs show something else than the last time."""
         rows, keys, owners = self._columns()
         is_other = np.zeros(len(rows), np.bool_)
@@ -100,7 +101,7 @@ class _Judged:
             await asyncio.sleep(0)
         return {keys[owner] for owner in np.unique(owners[is_other]).tolist()}
 
-    async def look_at_new(self, look: _Look) -> None:
+    async def look_at_new(self, look: Look) -> None:
         """What new rows show is what the decisions were made from that rest on them."""
         if self._all is None:
             rows, _, _ = self._columns()
@@ -137,7 +138,7 @@ class DecisionInputs:
         self._revisions: dict[str, Hashable] = {}
         self._common: Hashable = None
         self._demanded: Mapping[Key, str] = {}
-        self._judged: defaultdict[_By, _Judged] = defaultdict(_Judged)
+        self._judged: defaultdict[_By, JudgedRows] = defaultdict(JudgedRows)
         self._judged_by: dict[Key, tuple[_By, ...]] = {}
         self._due: list[tuple[datetime, Key]] = []
         self._holds_until: dict[Key, datetime] = {}
@@ -219,7 +220,7 @@ class DecisionInputs:
         self.outdated.difference_update(keys)
         for by, judged in self._judged.items():
             if len(judged.rows) >= self._fewest:
-                await judged.look_at_new(_look(history, by, trust, end))
+                await judged.look_at_new(look_at(history, by, trust, end))
 
     def compare_common(self, common: Hashable) -> None:
         """What every decision rests on."""
@@ -247,7 +248,7 @@ class DecisionInputs:
             self.outdated |= self._namespaces.get(namespace, set())
         for by, judged in self._judged.items():
             is_worth = len(judged.rows) >= self._fewest
-            self.outdated |= await judged.changed(_look(history, by, trust, end)) if is_worth else judged.rows.keys()
+            self.outdated |= await judged.changed(look_at(history, by, trust, end)) if is_worth else judged.rows.keys()
 
     def compare_clock(self, now: datetime) -> None:
         while self._due and self._due[0][0] <= now:
@@ -257,7 +258,9 @@ class DecisionInputs:
                 self.outdated.add(key)
 
 
-def _look(history: History, by: _By, trust: Trust, end: datetime) -> Callable[[NDArray[np.intp]], NDArray[np.float64]]:
+def look_at(
+    history: History, by: tuple[float, timedelta], trust: Trust, end: datetime
+) -> Callable[[NDArray[np.intp]], NDArray[np.float64]]:
     above_ratio, length = by
     return lambda rows: history.shown(rows, above_ratio=above_ratio, length=length, trust=trust, end=end)
 

@@ -134,6 +134,9 @@ class History:
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
         return {each.series.gpu: each for each in self._by_pod.get((namespace, pod), ())}
 
+    def rows_of(self, namespace: str, pod: str) -> tuple[int, ...]:
+        return tuple(each.row for each in self._by_pod.get((namespace, pod), ()))
+
     def other_holders(self, gpu: GpuId, pod: PodKey, *, since_s: float) -> list[PodKey]:
         """Other pods for which the same device reported at or after `since_s` (Unix seconds)."""
         holders = self._by_gpu.get(gpu, ())
@@ -176,6 +179,18 @@ class History:
             (as_microseconds(oldest) >= since) & (since < as_microseconds(end.timestamp()))
         )
         return np.column_stack([verdicts, np.where(is_quiet_since, since, np.inf)])
+
+    def windows(self, rows: Rows, *, length: timedelta, end: datetime) -> Iterator[tuple[str, NDArray[np.float64]]]:
+        """By signal, of these rows: the peak as a ratio, -1 without one, the slots covered, and all slots.
+
+        Shape: (3, rows). No slots where the signal is not expected, or has never reported.
+        """
+        for signal in self.signals:
+            columns = self._columns[signal.name]
+            found = columns.windows(end, length, rows)
+            counts = columns.has_reported[rows] & ~(self._is_mig[rows] & signal.absent_on_mig)
+            covered = np.minimum(found.covered, found.slots)
+            yield signal.name, np.where(counts, np.stack([found.peaks, covered, found.slots]), [[-1], [0], [0]])
 
     def _is_shared(self, rows: Rows, *, since_s: float) -> NDArray[np.bool_]:
         """Of which rows another pod's device reported at or after `since_s`."""

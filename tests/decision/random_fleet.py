@@ -227,8 +227,11 @@ class RandomFleet:
         doing = ("busy", "idle", "idle", "idle", "bursts", "holes", "one signal", "blank", "silent")
         self.source.works[namespace, pod_name, device] = self.random.choice(doing)
 
+    def somebody(self) -> tuple[str, str]:
+        return self.random.choice(NAMESPACES), self.random.choice(NAMES)
+
     def happen(self) -> None:
-        namespace, name = self.random.choice(NAMESPACES), self.random.choice(NAMES)
+        namespace, name = self.somebody()
         match self.random.randrange(12):
             case 0:
                 self.ask(namespace, name)

@@ -2,7 +2,8 @@
 
 Laws:
 
-* What a decision rests on is what is shown: a pod's GPUs are judged once, by the policy of its ScaledObject.
+* What a decision rests on is what is shown: a pod's GPUs are judged by the policy of its ScaledObject.
+* Only pods of which something has changed are judged anew.
 * Pods without a ScaledObject are judged by the defaults of the settings, so that what is idle is shown before there is
   a ScaledObject. Nothing is decided by that verdict.
 * It is done beside the event loop's other work, a few pods at a time: KEDA gets its answers meanwhile.
@@ -10,21 +11,26 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cache
+from itertools import chain
 from typing import NamedTuple, TypeVar
+
+import numpy as np
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
-from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import prevailing
 from scaler.decision.evaluation import Evaluator
+from scaler.decision.inputs import JudgedRows
 from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.idleness.pods import GpuPod
-from scaler.idleness.policy import Policy, resolve
+from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase
+from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import GpuEvidence, judged_length
+from scaler.idleness.verdict import GpuEvidence, Unknown, judged_length
 from scaler.kube.objects.core import is_true
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.candidates import is_scaling_paused
@@ -43,6 +49,7 @@ from scaler.reporting.usage.prices import normalized_model
 
 T = TypeVar("T")
 
+_PODS_AT_ONCE = 2_048
 _YIELD_EVERY = 64
 """Objects read before other tasks get the event loop again: about a millisecond."""
 
@@ -90,60 +97,66 @@ class FleetUsage:
     """By signal."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _PodEvidence:
+class _Decided(NamedTuple):
+    """What a ScaledObject says about one of its pods."""
+
     pod: GpuPod
+    decision: Decision | None
+    """None where it has not judged the pod's GPUs."""
     when_idle: GpuStatus
-    policy: Policy
-    gpus: Sequence[GpuEvidence]
-    """On which the decision rests; none where it rests on others."""
+
+
+class _Basis(NamedTuple):
+    """What the usage of a pod rests on, samples apart."""
+
+    pod: GpuPod
+    queue: str
+    decision: Decision | None
+    when_idle: GpuStatus
+    doubt: UnknownReason | None
+    rows: tuple[int, ...]
+    """Of the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PodUsage:
+    basis: _Basis
+    found: Sequence[tuple[GpuOwner, GpuStatus, str]]
+    """Of each GPU: whose it is, what it does, and its node."""
+    length: timedelta
+    """Of the window that its GPUs are judged by."""
+    ripe: timedelta
+    """From which age on all of that must be covered."""
+    stands: bool
+    """Whether it stays as it is until what it rests on changes, or what its GPUs show."""
+
+    @property
+    def states(self) -> Counter[GpuState]:
+        return Counter(each.state for _, each, _ in self.found)
 
 
 @dataclass(kw_only=True)
 class _Tally:
     usage: FleetUsage
-    queues: Mapping[Key, str]
     models: dict[str, str]
     """Of the GPUs of each node, as far as any has ever reported."""
-    by_pod: dict[Key, Counter[GpuState]] = field(default_factory=dict)
+    pods: dict[Key, _PodUsage] = field(default_factory=dict)
     peaks: dict[Key, dict[str, float]] = field(default_factory=dict)
-    """Highest sample in the window by signal, of each pod whose GPUs a decision rests on."""
-    _covered: Counter[str] = field(default_factory=Counter)
-    """Intervals that hold a sample, by signal, over the windows of all GPUs that report for long enough."""
-    _slots: Counter[str] = field(default_factory=Counter)
-    """All intervals of these windows."""
-    _nameless: list[tuple[GpuOwner, GpuStatus, str]] = field(default_factory=list)
-    """GPUs that nothing reports for, with the node they are on."""
+    """Highest sample in the window by signal, of each pod that is known to have a GPU."""
 
-    def add(self, evidence: _PodEvidence, startup: StartupLimits) -> None:
-        pod, at, gpus = evidence.pod, self.usage.at, evidence.gpus
-        queue = self.queues.get((pod.namespace, pod.name), "")
-        states = self.by_pod[pod.namespace, pod.name] = Counter()
-        for number, found in enumerate(states_of(pod, gpus, evidence.when_idle, startup=startup, now=at)):
-            gpu = gpus[number] if number < len(gpus) else None
-            node = pod.node or (gpu.node if gpu else "")
-            self._count(GpuOwner(pod.namespace, queue, normalized_model(gpu.model) if gpu else ""), found, node)
-            states[found.state] += 1
-        self.peaks[pod.namespace, pod.name] = _peaks(gpus)
-        if pod.running_since is not None and at - pod.running_since >= startup.ripe:
-            for signal, window in (each for gpu in gpus for each in gpu.windows.items()):
-                self._covered[signal] += min(window.covered, window.slots)
-                self._slots[signal] += window.slots
+    def add(self, key: Key, pod: _PodUsage) -> None:
+        self.pods[key] = pod
+        for place, found, node in pod.found:
+            if place.model:
+                self.models[node] = place.model
+                self.usage.gpus[place, found] += 1
+            self.usage.nodes.setdefault(node, Counter())[found] += 1
 
-    def _count(self, place: GpuOwner, found: GpuStatus, node: str) -> None:
-        if place.model:
-            self.models[node] = place.model
-            self.usage.gpus[place, found] += 1
-        else:
-            self._nameless.append((place, found, node))
-        self.usage.nodes.setdefault(node, Counter())[found] += 1
-
-    def settle(self) -> None:
+    def add_nameless(self) -> None:
         """GPUs that do not report are of the model of their node."""
-        for place, found, node in self._nameless:
-            self.usage.gpus[place._replace(model=self.models.get(node, "")), found] += 1
-        self._nameless.clear()
-        self.usage.coverage = {signal: self._covered[signal] / count for signal, count in self._slots.items() if count}
+        for place, found, node in (each for pod in self.pods.values() for each in pod.found):
+            if not place.model:
+                self.usage.gpus[place._replace(model=self.models.get(node, "")), found] += 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,26 +166,51 @@ class GpuUsageReader:
     queues: QueueNames
     _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """By node. Remembered while no pod reports there: the model of a node does not change."""
+    _before: dict[Key, _PodUsage] = field(default_factory=dict, init=False, repr=False)
+    """As of the evaluation before."""
+    _undecided: JudgedRows = field(default_factory=JudgedRows, init=False, repr=False)
+    """GPUs of pods whose usage stands, and that no decision has judged."""
 
     async def take(self, evaluation: Evaluation) -> FleetUsage:
-        """What the GPUs are doing as of the evaluation, with the pods that are there now."""
-        tally = _Tally(usage=FleetUsage(at=evaluation.at), queues=await self._queues(), models=self._models)
-        known = await self._evidence(evaluation)
-        async for key, pod in in_steps(self._holders(known)):
-            evidence = self._judged(pod, known.get(key), evaluation.at)
-            tally.add(evidence, self._startup(evidence.policy))
-        tally.settle()
+        """What the GPUs are doing as of the evaluation, with the pods that are there now.
+
+        Only pods of which something has changed are judged anew.
+        """
+        tally = _Tally(usage=FleetUsage(at=evaluation.at), models=self._models)
+        changed = await self._undecided.changed(self.evaluator.look(self._default, evaluation.at))
+        queues, decided = await self._queues(), await self._decided(evaluation)
+        doubt_in = cache(lambda namespace: self.evaluator.doubt_by_default(namespace, evaluation.at))
+        async for key, pod in in_steps(self._holders(decided)):
+            basis = self._basis(pod, queues.get(key, ""), decided.get(key), doubt_in)
+            known = self._before.get(key)
+            if known is None or not known.stands or key in changed or known.basis != basis:
+                known = self._used(basis, evaluation.at)
+            tally.add(key, known)
+        tally.add_nameless()
+        await self._remember(tally.pods, evaluation.at)
+        await self._add_windows(tally)
         tally.usage.workloads = await self._workloads(evaluation, tally)
         tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
         return tally.usage
 
-    def _holders(self, known: Mapping[Key, _PodEvidence]) -> Iterator[tuple[Key, GpuPod]]:
+    def _holders(self, decided: Mapping[Key, _Decided]) -> Iterator[tuple[Key, GpuPod]]:
         """All pods with GPUs, those included that request none: by a claim, or a resource that is not configured."""
         for pod in self.cluster.gpu_pods():
             yield (pod.namespace, pod.name), pod
-        for key, evidence in known.items():
-            if evidence.gpus and not evidence.pod.gpus:
-                yield key, evidence.pod
+        for key, found in decided.items():
+            if found.decision is not None and not found.pod.gpus:
+                yield key, found.pod
+
+    async def _remember(self, pods: Mapping[Key, _PodUsage], at: datetime) -> None:
+        for key in self._before.keys() - pods.keys():
+            self._undecided.forget(key)
+        for key, pod in pods.items():
+            if pod is not self._before.get(key):
+                stands = pod.stands and pod.basis.decision is None
+                self._undecided.follow(key, pod.basis.rows) if stands else self._undecided.forget(key)
+        self._before.clear()
+        self._before.update(pods)
+        await self._undecided.look_at_new(self.evaluator.look(self._default, at))
 
     # -------------------------------------------------------------------------------------------------- what is known
 
@@ -186,26 +224,27 @@ class GpuUsageReader:
                 found[pod.namespace, pod.name] = queue
         return found
 
-    async def _evidence(self, evaluation: Evaluation) -> dict[Key, _PodEvidence]:
+    async def _decided(self, evaluation: Evaluation) -> dict[Key, _Decided]:
         """By pod. Of several ScaledObjects of one pod the one that judges its GPUs."""
-        found: dict[Key, _PodEvidence] = {}
+        found: dict[Key, _Decided] = {}
         async for key, entry in in_steps(evaluation.entries.items()):
-            for pod, evidence in self._evidence_of(key, entry):
-                if evidence.gpus or pod not in found:
-                    found[pod] = evidence
+            decision, when_idle = prevailing(list(entry.triggers.values())), doubted(UnknownReason.INVALID_POLICY)
+            if decision is not None:
+                when_idle = idle_status(decision, is_paused=self._is_paused(key))
+            has_judged = decision is not None and decision.verdict is not None
+            for pod in entry.pods:
+                is_judged = has_judged and self._has_gpus(pod)
+                if is_judged or (pod.namespace, pod.name) not in found:
+                    found[pod.namespace, pod.name] = _Decided(pod, decision if is_judged else None, when_idle)
         return found
 
-    def _evidence_of(self, key: Key, entry: EvaluatedScaledObject) -> Iterator[tuple[Key, _PodEvidence]]:
-        decision = prevailing(list(entry.triggers.values()))
-        by_pod: dict[str, list[GpuEvidence]] = {}
-        for gpu in decision.verdict.gpus if decision and decision.verdict else ():
-            by_pod.setdefault(gpu.pod, []).append(gpu)
-        policy, when_idle = self._default, doubted(UnknownReason.INVALID_POLICY)
-        if decision is not None:
-            policy, when_idle = decision.policy, idle_status(decision, is_paused=self._is_paused(key))
-        for pod in entry.pods:
-            evidence = _PodEvidence(pod=pod, when_idle=when_idle, policy=policy, gpus=by_pod.get(pod.name, []))
-            yield (pod.namespace, pod.name), evidence
+    def _has_gpus(self, pod: GpuPod) -> bool:
+        """Whether a decision that rests on the pod has judged any GPU of it."""
+        is_there = pod.phase not in TERMINAL and not pod.terminating
+        return is_there and (pod.gpus > 0 or bool(self._rows_of(pod)))
+
+    def _rows_of(self, pod: GpuPod) -> tuple[int, ...]:
+        return self.evaluator.sampler.history.rows_of(pod.namespace, pod.name)
 
     def _is_paused(self, key: Key) -> bool:
         scaled_object = self.cluster.scaled_objects.get(*key)
@@ -213,23 +252,80 @@ class GpuUsageReader:
 
     @property
     def _default(self) -> Policy:
-        return resolve(("settings", self.evaluator.config.defaults))
+        return self.evaluator.default_policy
 
-    def _judged(self, pod: GpuPod, evidence: _PodEvidence | None, at: datetime) -> _PodEvidence:
-        """The evidence with the pod's GPUs, which are judged now where no decision has."""
-        if evidence is not None and evidence.gpus:
-            return replace(evidence, pod=pod)
-        verdict = self.evaluator.judge_by_default(pod, at) if pod.is_running else None
-        doubt, gpus = doubt_of(verdict), verdict.gpus if verdict is not None else ()
-        when_idle = evidence.when_idle if evidence is not None else UNSCALED
-        if doubt is not None:
-            when_idle = doubted(doubt)
-        return _PodEvidence(pod=pod, when_idle=when_idle, policy=self._default, gpus=gpus)
+    def _basis(
+        self, pod: GpuPod, queue: str, decided: _Decided | None, doubt_in: Callable[[str], Unknown | None]
+    ) -> _Basis:
+        decision, when_idle = (decided.decision, decided.when_idle) if decided is not None else (None, UNSCALED)
+        doubt = doubt_in(pod.namespace) if decision is None else None
+        return _Basis(pod, queue, decision, when_idle, doubt.reason if doubt is not None else None, self._rows_of(pod))
+
+    def _used(self, basis: _Basis, at: datetime) -> _PodUsage:
+        pod, when_idle, policy = basis.pod, basis.when_idle, self._default
+        gpus: Sequence[GpuEvidence] = ()
+        if basis.decision is not None:
+            policy = basis.decision.policy
+            gpus = self.evaluator.evidence([pod], policy)
+        elif pod.is_running:
+            verdict = self.evaluator.judge_by_default(pod, at)
+            gpus, doubt = verdict.gpus, doubt_of(verdict)
+            when_idle = doubted(doubt) if doubt is not None else when_idle
+        startup = self._startup(policy)
+        found = [
+            (GpuOwner(pod.namespace, basis.queue, normalized_model(gpu.model) if gpu else ""), each, node)
+            for number, each in enumerate(states_of(pod, gpus, when_idle, startup=startup, now=at))
+            for gpu in [gpus[number] if number < len(gpus) else None]
+            for node in [pod.node or (gpu.node if gpu else "")]
+        ]
+        is_certain = len(gpus) >= max(1, pod.gpus) and not any(isinstance(gpu.verdict, Unknown) for gpu in gpus)
+        has_begun = pod.phase is PodPhase.RUNNING and not (pod.gpus and pod.running_since is None)
+        return _PodUsage(
+            basis=basis,
+            found=found,
+            length=judged_length(policy=policy, trust=self.evaluator.config.trust),
+            ripe=startup.ripe,
+            stands=is_certain or pod.terminating or not has_begun,
+        )
 
     def _startup(self, policy: Policy) -> StartupLimits:
         trust = self.evaluator.config.trust
         late = 2 * trust.interval
         return StartupLimits(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
+
+    # -------------------------------------------------------------------------------------------------------- windows
+
+    async def _add_windows(self, tally: _Tally) -> None:
+        """Highest samples, and what part of all windows is covered."""
+        by_length: dict[timedelta, list[Key]] = {}
+        for key, pod in tally.pods.items():
+            if pod.basis.rows:
+                by_length.setdefault(pod.length, []).append(key)
+        covered, slots = Counter[str](), Counter[str]()
+        for length, keys in by_length.items():
+            for start in range(0, len(keys), _PODS_AT_ONCE):
+                self._add_windows_of(keys[start : start + _PODS_AT_ONCE], length, tally, covered, slots)
+                await asyncio.sleep(0)
+        tally.usage.coverage = {signal: covered[signal] / count for signal, count in slots.items() if count}
+
+    def _add_windows_of(
+        self, keys: Sequence[Key], length: timedelta, tally: _Tally, covered: Counter[str], slots: Counter[str]
+    ) -> None:
+        pods, at, history = [tally.pods[key] for key in keys], tally.usage.at, self.evaluator.sampler.history
+        counts = [len(pod.basis.rows) for pod in pods]
+        rows = np.fromiter(chain.from_iterable(pod.basis.rows for pod in pods), np.intp)
+        since = [pod.basis.pod.running_since for pod in pods]
+        ages = [at - each if each is not None else timedelta(0) for each in since]
+        is_ripe = np.repeat([age >= pod.ripe for pod, age in zip(pods, ages, strict=True)], counts)
+        starts = np.cumsum([0, *counts[:-1]])
+        for signal, (peaks, within, of) in history.windows(rows, length=length, end=at):
+            covered[signal] += int(within[is_ripe].sum())
+            slots[signal] += int(of[is_ripe].sum())
+            for key, peak in zip(keys, np.maximum.reduceat(peaks, starts).tolist(), strict=True):
+                if peak >= 0:
+                    tally.peaks.setdefault(key, {})[signal] = peak
+
+    # ------------------------------------------------------------------------------------------------------ workloads
 
     async def _workloads(self, evaluation: Evaluation, tally: _Tally) -> list[TargetUsage]:
         """One for each scale target, whichever of its ScaledObjects prevails."""
@@ -241,10 +337,11 @@ class GpuUsageReader:
                 queue, kind, name = self._queue_of(namespace, entry.target), entry.target.kind, entry.target.name
                 keys = [(pod.namespace, pod.name) for pod in entry.pods]
                 judged = keys if decision.verdict is not None else []
+                pods = (tally.pods[each].states for each in keys if each in tally.pods)
                 found[namespace, entry.target] = TargetUsage(
                     title=TargetLabels(namespace, queue, kind, name),
                     decision=decision,
-                    states=sum((tally.by_pod.get(each, Counter()) for each in keys), Counter[GpuState]()),
+                    states=sum(pods, Counter[GpuState]()),
                     peaks=_highest(tally.peaks.get(each, {}) for each in judged),
                     at=evaluation.at,
                     is_paused=self._is_paused(key),
@@ -266,11 +363,6 @@ async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
         yield each
         if count % _YIELD_EVERY == 0:
             await asyncio.sleep(0)
-
-
-def _peaks(gpus: Sequence[GpuEvidence]) -> dict[str, float]:
-    windows = ({signal: window.peak_ratio for signal, window in gpu.windows.items()} for gpu in gpus)
-    return _highest({signal: peak for signal, peak in each.items() if peak is not None} for each in windows)
 
 
 def _highest(peaks: Iterable[Mapping[str, float]]) -> dict[str, float]:
