@@ -285,7 +285,7 @@ class QueueNode(TreeNode):
             return False
         before, self.spec = self.spec, spec
         self.fair_weight = spec.fair_weight
-        if before.quotas != spec.quotas:
+        if before.quotas is not spec.quotas and before.quotas != spec.quotas:
             self.quotas = spec.quotas
             self.settle()
             return True

@@ -354,8 +354,10 @@ def inactive_because(
     """Kueue's reason why the queue admits nothing; empty where it does. What the queue says of itself comes first."""
     if queue.inactive_because:
         return queue.inactive_because
-    if any(flavor not in flavors for flavor in queue.flavors):
+    if any(name not in flavors for group in queue.groups for name in group.flavors):
         return "FlavorNotFound"
+    if not queue.checks:
+        return ""
     found = [checks.get(name) for name in queue.checks]
     if None in found:
         return "AdmissionCheckNotFound"
@@ -385,9 +387,11 @@ def topology_flavor(workload: QuotaWorkload, queue: QuotaClusterQueue | None, fl
 
 def _placing_flavor(queue: QuotaClusterQueue | None, flavors: Mapping[str, Flavor]) -> str:
     """One of the flavors that the queue offers, if all of them have a Topology; else empty."""
-    if queue is None or not all(_has_topology(name, flavors) for group in queue.groups for name in group.flavors):
-        return ""
-    return min(queue.flavors, default="")
+    for group in queue.groups if queue else ():
+        for name in group.flavors:
+            if not _has_topology(name, flavors):
+                return ""
+    return min(queue.flavors, default="") if queue else ""
 
 
 def _offers(queue: QuotaClusterQueue, flavor: str) -> bool:

@@ -221,7 +221,7 @@ class CohortTrees:
     def _touch_queue(self, queue: QuotaClusterQueue) -> None:
         self._touched_queues.add(queue.name)
         self._forget(self._of_queue.get(queue.name))
-        if queue.cohort:
+        if queue.cohort and queue.cohort not in self._touched_cohorts:
             self._touch_cohort(queue.cohort)
 
     def _touch_cohort(self, name: str) -> None:
