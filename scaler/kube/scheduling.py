@@ -142,7 +142,7 @@ class Selector:
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def parse_selector(text: str) -> Selector:
     """The selector that the text means. Raises: ValueError naming the part that cannot be read."""
     if len(text) > _LONGEST:

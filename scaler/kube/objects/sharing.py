@@ -13,7 +13,7 @@ import msgspec
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-_MOST = 4096
+_MOST = 1024
 """Values of each kind that are remembered: lists come in the order of names, so that those alike follow each other."""
 
 _pack = msgspec.msgpack.Encoder().encode
