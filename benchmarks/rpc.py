@@ -1,10 +1,13 @@
 """How fast are KEDA's calls answered at 5,000 ScaledObjects, and what do its streams cost?
 
-    uv run python benchmarks/rpc.py [--seconds 5]
+    uv run python -m benchmarks.rpc [--seconds 5] [--json]
 
 The real server runs in a process of its own, pinned to one core where there are two; the load comes from this one.
 Calls go round the ScaledObjects in KEDA's order (GetMetricSpec, GetMetrics, IsActive), each with 12 metadata entries,
 all over one connection, as KEDA does it.
+
+Meanwhile it ticks every other second at 10,000 GPUs, whose samples come over HTTP from a third process, and serves
+/metrics with all series of 5,000 workloads every second.
 
 * Closed loop: 50 clients that ask again as soon as they are answered. It shows how much the server can do.
 * Open loop: 1,500 calls a second at random instants (a Poisson process), which is KEDA with 5,000 running
@@ -15,6 +18,8 @@ all over one connection, as KEDA does it.
 import argparse
 import asyncio
 import gc
+import itertools
+import json
 import os
 import platform
 import random
@@ -22,7 +27,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -32,20 +37,23 @@ from time import perf_counter
 from typing import Any
 
 import grpc
+import structlog
+from aiohttp import ClientSession
 from rich.console import Console
 from rich.table import Table
 
-from scaler.app.process import tune_garbage_collector
-from scaler.decision.decision import decide
-from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Phase, TargetState
-from scaler.decision.trigger_metadata import parse_metadata
-from scaler.idleness.policy import resolve
+from benchmarks.scale import FIRST_TICK, INTERVAL, SOURCES, Fleet, cluster_of, evaluator_of
+from benchmarks.scrape import rows_of
+from scaler.app.process import tune_garbage_collector, tune_memory_allocator
+from scaler.decision.evaluation import Evaluator
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.server import ExternalScalerServer, ServerConfig
+from scaler.reporting.http import HttpServer, Views
+from scaler.reporting.metric_declarations import Gauge, set_series
+from scaler.reporting.metrics import Metrics
 
 SCALED_OBJECTS = 5_000
+GPUS = 10_000
 CLIENTS = 50
 OPEN_LOOP_RPS = 1_500
 TARGET_RPS = 4_000
@@ -67,29 +75,6 @@ METADATA = {
 }
 
 
-async def evaluation() -> Evaluation:
-    """As many decisions as there are ScaledObjects, half of them active, made in turns as the evaluation loop does."""
-    at, trigger = datetime.now(UTC), parse_metadata(METADATA)
-    policy = resolve(("trigger metadata", trigger))
-    running = TargetState(desired_replicas=1, phase=Phase.WAITING_FOR_QUOTA)
-    asleep = TargetState(desired_replicas=0, phase=Phase.SUSPENDED)
-    entries = {}
-    for index, (namespace, name) in enumerate(names()):
-        decision = decide(asleep if index % 2 else running, None, policy=policy, now=at)
-        target = scalable_workload_ref(name)
-        entries[namespace, name] = EvaluatedScaledObject(target=target, triggers={trigger: decision})
-        if index % 16 == 15:
-            await asyncio.sleep(0)
-    return Evaluation.of(entries, at=at)
-
-
-async def republish(decision_cache: DecisionCache) -> None:
-    """What a tick does to the DecisionCache, every other second: far more often than a scaler does."""
-    while True:
-        await asyncio.sleep(2)
-        decision_cache.publish(await evaluation())
-
-
 def names() -> Iterator[tuple[str, str]]:
     for index in range(SCALED_OBJECTS):
         yield f"team-{index % 100}", f"raycluster-{index}"
@@ -99,29 +84,54 @@ def names() -> Iterator[tuple[str, str]]:
 
 
 async def serve() -> None:
-    """Print the port, and serve until standard input ends."""
-    decision_cache = DecisionCache(max_age=timedelta(hours=1))
-    decision_cache.publish(await evaluation())
+    """Print the ports of gRPC and HTTP, and serve until standard input ends."""
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    fleet = Fleet(GPUS, SCALED_OBJECTS)
     tune_garbage_collector()
-    server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), decision_cache)
-    print(await server.start(), flush=True)
-    publishing = asyncio.create_task(republish(decision_cache))
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    publishing.cancel()
-    decision_cache.close()
-    await server.drain(timedelta(seconds=10))
+    tune_memory_allocator()
+    async with SOURCES["HTTP"](fleet, []) as source:
+        evaluator = evaluator_of(cluster_of(fleet, METADATA), source, fleet)
+        await evaluator.tick(FIRST_TICK)
+        gc.freeze()
+        server = ExternalScalerServer(ServerConfig(addresses=("127.0.0.1:0",)), evaluator.decision_cache)
+        nothing: dict[str, Any] = {"unhealthy": list, "unready": list, "overview": list, "queries": None}
+        metrics = Metrics()
+        page = HttpServer("127.0.0.1:0", metrics, Views(explain=lambda _namespace, _name: None, **nothing))
+        print(await server.start(), await page.start(), flush=True)
+        ticking = asyncio.create_task(tick(evaluator, metrics))
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+        ticking.cancel()
+        evaluator.decision_cache.close()
+        await server.drain(timedelta(seconds=10))
+        await page.stop()
+
+
+async def tick(evaluator: Evaluator, metrics: Metrics) -> None:
+    """Every other second, and all metrics of single workloads set anew: far more often than a scaler does it."""
+    shown = [
+        (metric, dict.fromkeys(rows_of(each.labels, SCALED_OBJECTS), 1.0))
+        for each in metrics.declared
+        if isinstance(metric := metrics.made[each.name], Gauge) and "name" in each.labels
+    ]
+    for count in itertools.count(1):
+        await asyncio.sleep(2)
+        await evaluator.tick(FIRST_TICK + count * INTERVAL)
+        for gauge, rows in shown:
+            set_series(gauge, rows)
+            await asyncio.sleep(0)
 
 
 class ServerProcess:
     """The server, seen from outside."""
 
     def __init__(self, event_loop: str) -> None:
-        command = [sys.executable, __file__, "--serve", event_loop]
+        command = [sys.executable, "-m", "benchmarks.rpc", "--serve", event_loop]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def __enter__(self) -> "ServerProcess":
         assert self._process.stdout
-        self.address = f"127.0.0.1:{int(self._process.stdout.readline())}"
+        grpc_port, http_port = map(int, self._process.stdout.readline().split())
+        self.address, self.page = f"127.0.0.1:{grpc_port}", f"http://127.0.0.1:{http_port}/metrics"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,7 +229,17 @@ class Result:
     resident_with_streams_mb: float
 
 
+async def scrape(url: str) -> None:
+    """Every second, as no Prometheus does it."""
+    async with ClientSession() as session:
+        while True:
+            async with session.get(url) as answer:
+                await answer.read()
+            await asyncio.sleep(1)
+
+
 async def measure(server: ServerProcess, seconds: float) -> Result:
+    scraping = asyncio.create_task(scrape(server.page))
     async with grpc.aio.insecure_channel(server.address) as channel:
         load = calls(channel)
         await closed_loop(load, min(1.0, seconds))  # warm-up
@@ -245,6 +265,8 @@ async def measure(server: ServerProcess, seconds: float) -> Result:
         assert not any(stream.done() for stream in streams), "a stream ended by itself"
         for stream in streams:
             stream.cancel()
+    assert not scraping.done(), "no page was served"
+    scraping.cancel()
     return result
 
 
@@ -303,6 +325,14 @@ def report(results: dict[str, Result]) -> Table:
     return table
 
 
+def as_json(result: Result) -> dict[str, float]:
+    return {
+        "closed_loop_rps": round(len(result.closed) / result.closed_s),
+        "p99_ms": round(percentile_ms(result.open, 0.99), 2),
+        "p99_with_streams_ms": round(percentile_ms(result.open_with_streams, 0.99), 2),
+    }
+
+
 def machine() -> str:
     described = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     models = [line.partition(":")[2].strip() for line in described.splitlines() if line.startswith("model name")]
@@ -335,6 +365,7 @@ def pin(*, server: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each of the three measurements")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--serve", choices=("asyncio", "uvloop"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
@@ -348,6 +379,9 @@ def main() -> None:
     for event_loop in event_loops():
         with ServerProcess(event_loop) as server:
             results[event_loop] = run(measure(server, arguments.seconds), event_loops()[-1])
+    if arguments.json:
+        print(json.dumps({event_loop: as_json(result) for event_loop, result in results.items()}))
+        return
     console.print(report(results))
     console.print(description, highlight=False)
 

@@ -24,13 +24,14 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter, process_time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import parse_qs
 
@@ -228,6 +229,9 @@ class InProcessSource:
 
 async def serve(fleet: Fleet) -> None:
     """Answer range selectors on a port that is printed first, until standard input ends."""
+    os.nice(19)  # what is measured goes first, and so does its load
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     served = {signal.metrics[0]: signal for signal in DEFAULT_SIGNALS}
     gpus = fleet.all()
     prefixes = {metric: [b'{"metric":' + msgspec.json.encode(gpu.labels(metric)) for gpu in gpus] for metric in served}
@@ -329,13 +333,14 @@ class StandingScales(ScaleSubresources):
         return Scale(replicas=self._replicas, selector=f"app={target.name}")
 
 
-def cluster_of(fleet: Fleet) -> ClusterState:
+def cluster_of(fleet: Fleet, trigger: Mapping[str, str] | None = None) -> ClusterState:
+    """`trigger`: more metadata of every ScaledObject's trigger."""
     targets = range(fleet.targets)
     gangs = [target for target in targets if is_gang(target)]
     pods = (pod(target, ordinal) for target in targets for ordinal in range(fleet.pods_per_target))
     workloads = (workload(target, fleet.pods_per_target) for target in gangs)
     return ClusterState(
-        scaled_objects=FilledStore(ScaledObject, map(scaled_object, targets), {}),
+        scaled_objects=FilledStore(ScaledObject, (scaled_object(target, trigger or {}) for target in targets), {}),
         scalable_workloads=FilledStore(ScalableWorkload, map(scalable_workload, gangs), scalable_workload_indexes()),
         workloads=FilledStore(Workload, workloads, workload_indexes(), kept_workload),
         pods=FilledStore(Pod, pods, pod_indexes(GPUS), kept_pods(GPUS, with_nodes=True)),
@@ -353,10 +358,10 @@ def metadata(name: str, target: int, **more: Any) -> dict[str, Any]:
     return {"name": name, "namespace": namespace_of(target), "uid": uid, "resourceVersion": str(target), **more}
 
 
-def scaled_object(target: int) -> dict[str, Any]:
+def scaled_object(target: int, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
     kind = ("idlegpu.io/v1alpha1", "ScalableWorkload") if is_gang(target) else ("apps/v1", "Deployment")
     address = "idle-gpu-scaler.gpu-system.svc.cluster.local:9090"
-    trigger = {"type": "external-push", "metadata": {"scalerAddress": address, "idleAfter": "30m"}}
+    trigger = {"type": "external-push", "metadata": {"scalerAddress": address, "idleAfter": "30m", **more}}
     reference = {"apiVersion": kind[0], "kind": kind[1], "name": name_of(target)}
     return {
         "metadata": metadata(name_of(target), target),

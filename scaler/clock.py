@@ -43,6 +43,28 @@ class Clock:
 
 SYSTEM_CLOCK = Clock()
 
+_TURN_S, _PAUSE_S = 0.002, 0.001
+
+
+class Turns:
+    """A long computation that leaves the event loop to other tasks now and then.
+
+    A call of KEDA's takes several rounds of the event loop. With some milliseconds of work in each of them it would be
+    answered when all of the work is done; so this waits a moment, and not for one round.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    async def give_way(self) -> None:
+        """Call it after every piece of work, which should not take longer than some milliseconds."""
+        if (now := time.perf_counter()) - self._since < _TURN_S:
+            return
+        while time.perf_counter() < now + _PAUSE_S:  # noqa: ASYNC110
+            # uvloop counts from when its round began: the first of these may end at once.
+            await asyncio.sleep(_PAUSE_S)
+        self._since = time.perf_counter()
+
 
 async def every(
     interval: timedelta | None,

@@ -3,13 +3,13 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
-import asyncio
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
 from typing import Generic, Protocol, TypeVar
 
+from scaler.clock import Turns
 from scaler.decision import target_state
 from scaler.decision.target_state import ObservedTarget
 from scaler.decision.workloads import WAKE_ANNOTATION, grant_of, group_of, observe, owner_key, wake_request
@@ -185,16 +185,17 @@ class PerObjectCache(Generic[Object, View]):
         """Drop what was made of objects that are not there any more, once that may be half of it."""
         if len(self._made) < 2 * self._needed + _AT_ONCE:
             return
+        turns = Turns()
         for count, (key, (obj, _)) in enumerate(list(self._made.items())):
             if store.get(*key) is not obj:
                 self._made.pop(key, None)
-            if count % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+            if count % _AT_ONCE == 0:
+                await turns.give_way()
         self._needed = len(self._made)
 
 
-_AT_ONCE = 1024
-"""Objects looked at before other tasks get the event loop again: about a millisecond."""
+_AT_ONCE = 512
+"""Objects looked at before the time is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import structlog
 
+from scaler.clock import Turns
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
@@ -38,9 +39,6 @@ from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distr
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
 log = structlog.get_logger(__name__)
-
-_YIELD_EVERY = 16
-"""ScaledObjects evaluated before other tasks get the event loop again: about a millisecond."""
 
 _SETTLE = timedelta(milliseconds=10)
 """Changes that come together are taken up together."""
@@ -251,13 +249,13 @@ class Evaluator:
         """Decide again what has to be, and publish."""
         inputs, entries = self._inputs, dict[Key, EvaluatedScaledObject]()
         await self._compare(at)
-        for count, key in enumerate(outdated := sorted(inputs.outdated)):
+        turns = Turns()
+        for key in (outdated := sorted(inputs.outdated)):
             scaled_object = self.cluster.scaled_objects.get(*key)
             entry = self._decided(scaled_object, at) if scaled_object is not None and key in inputs.own else None
             if entry is not None:
                 entries[key] = entry
-            if count % _YIELD_EVERY == _YIELD_EVERY - 1:
-                await asyncio.sleep(0)
+            await turns.give_way()
         evaluation = self.decision_cache.renew(entries, only=inputs.own.keys(), at=at)
         await inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
         return evaluation

@@ -16,7 +16,6 @@ Laws:
 * What has to be decided again stays so until it was published: a tick that fails loses nothing.
 """
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scaler.clock import Turns
 from scaler.decision.decision_cache import Key
 from scaler.idleness.columns import BLOCK
 from scaler.idleness.history import History
@@ -38,8 +38,8 @@ _WORTH_COMPARING = 4
 """ScaledObjects: to compare what the GPUs of so many show takes as long as to decide about them."""
 
 
-_AT_ONCE = 1_024
-"""Objects looked at before other tasks get the event loop again: about a millisecond."""
+_AT_ONCE = 512
+"""Objects looked at before the time is."""
 
 
 class OwnTriggers(NamedTuple):
@@ -92,24 +92,24 @@ class JudgedRows:
     async def changed(self, look: Look) -> set[Key]:
         """Whose GPUs show something else than the last time."""
         rows, keys, owners = self._columns()
-        is_other = np.zeros(len(rows), np.bool_)
+        is_other, turns = np.zeros(len(rows), np.bool_), Turns()
         for start in range(0, len(rows), BLOCK):
             some = slice(start, start + BLOCK)
             shown = look(rows[some])
             is_other[some] = (self.shown[rows[some]] != shown).any(axis=1)
             self.shown[rows[some]] = shown
-            await asyncio.sleep(0)
+            await turns.give_way()
         return {keys[owner] for owner in np.unique(owners[is_other]).tolist()}
 
     async def look_at_new(self, look: Look) -> None:
         """What new rows show is what the decisions were made from that rest on them."""
         if self._all is None:
             rows, _, _ = self._columns()
-            new = rows[np.isnan(self.shown[rows, 0])]
+            new, turns = rows[np.isnan(self.shown[rows, 0])], Turns()
             for start in range(0, len(new), BLOCK):
                 some = new[start : start + BLOCK]
                 self.shown[some] = look(some)
-                await asyncio.sleep(0)
+                await turns.give_way()
 
     def _columns(self) -> tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]]:
         """All rows, the ScaledObjects, and to which of them each row belongs."""
@@ -154,10 +154,10 @@ class DecisionInputs:
 
     async def follow(self, scaled_objects: Sequence[ScaledObject]) -> bool:
         """Look at all ScaledObjects there are. Returns whether any is new, gone or another than before."""
-        is_other, known = False, self._known
+        is_other, known, turns = False, self._known, Turns()
         for count, each in enumerate(scaled_objects):
-            if count % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+            if count % _AT_ONCE == 0:
+                await turns.give_way()
             before = known.get(each.metadata.key)
             if before is not each:
                 is_other |= self._take(each, before)
@@ -230,9 +230,9 @@ class DecisionInputs:
 
     async def compare_namespaces(self, revision: Callable[[str], Hashable]) -> None:
         """`revision` tells what decisions about ScaledObjects of a namespace rest on, the ScaledObjects apart."""
-        for count, (namespace, keys) in enumerate([*self._namespaces.items()]):
-            if count % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
+        turns = Turns()
+        for namespace, keys in [*self._namespaces.items()]:
+            await turns.give_way()
             now = revision(namespace)
             if self._revisions.get(namespace) != now:
                 self._revisions[namespace] = now

@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import structlog
 
+from scaler.clock import Turns
 from scaler.errors import SourceError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import GpuSeries, Signal, identify
@@ -214,7 +215,7 @@ class Sampler:
         """The time of the newest sample, None where no pod has any. Raises: SourceError."""
         name = part.signal.name
         known, seen = self._devices.get(name, {}), dict[int, DeviceHistory | None]()
-        newest_s = 0.0
+        newest_s, turns = 0.0, Turns()
         for batch in reading.batches():
             keys, devices = self._devices_of(batch, part.signal, known)
             seen.update(zip(keys, devices, strict=True))
@@ -228,7 +229,7 @@ class Sampler:
             newest_s = max(newest_s, at_s.max(initial=0.0))
             intake.blanks += self.history.extend(part.signal, rows, at_s, values)
             intake.samples += len(rows)
-            await asyncio.sleep(0)
+            await turns.give_way()
         if part.is_newest:
             self._devices[name] = seen
         return datetime.fromtimestamp(newest_s, UTC) if newest_s else None

@@ -32,7 +32,7 @@ Counts = NDArray[np.int64]
 _FEWEST_ROWS = 64
 _NO_SAMPLE_YET = 255
 _MICROSECOND = timedelta(microseconds=1)
-BLOCK = 4_096
+BLOCK = 2_048
 """Rows that are looked at together: some milliseconds."""
 _ROWS_FOR_ONE = 20
 """Rows whose windows are computed together in the time that one takes alone."""

@@ -5,7 +5,6 @@
 pod is one that has given its GPUs back. Code that draws conclusions from absence can ask for it.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping
 from itertools import chain
@@ -14,6 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 import structlog
 
+from scaler.clock import Turns
 from scaler.kube.objects.core import UNREADABLE, ListPage, ObjectMeta, decode
 
 _log = structlog.get_logger(__name__)
@@ -357,10 +357,11 @@ def _is_same(known: KubeObject | None, named: Identity | ObjectMeta) -> bool:
 
 async def _in_turns(items: Iterable[X]) -> AsyncIterator[X]:
     """The items; other tasks get the event loop now and then."""
+    turns = Turns()
     for count, each in enumerate(items, start=1):
         yield each
         if count % OBJECTS_PER_TURN == 0:
-            await asyncio.sleep(0)
+            await turns.give_way()
 
 
 def _emptied(things: dict[X, Any]) -> Iterator[object]:

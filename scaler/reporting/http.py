@@ -9,7 +9,6 @@ An error is `{"error": …}`: 400 for an invalid query, 404 for what does not ex
 not enough is known.
 """
 
-import asyncio
 import json
 import ssl
 import zlib
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import hdrs, web
 
 from scaler import __version__
+from scaler.clock import Turns
 from scaler.errors import ConfigurationError, QueryError
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
@@ -186,9 +186,10 @@ async def _sent(request: web.Request, parts: Iterable[bytes], content_type: str)
         response.headers["Content-Encoding"] = "gzip"
         parts = _compressed(parts)
     await response.prepare(request)
+    turns = Turns()
     for part in parts if request.method != hdrs.METH_HEAD else ():
         await response.write(part)
-        await asyncio.sleep(0)
+        await turns.give_way()
     await response.write_eof()
     return response
 

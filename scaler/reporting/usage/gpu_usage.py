@@ -9,7 +9,6 @@ Laws:
 * It is done beside the event loop's other work, a few pods at a time: KEDA gets its answers meanwhile.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from scaler.clock import Turns
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
@@ -49,9 +49,9 @@ from scaler.reporting.usage.prices import normalized_model
 
 T = TypeVar("T")
 
-_PODS_AT_ONCE = 2_048
-_YIELD_EVERY = 64
-"""Objects read before other tasks get the event loop again: about a millisecond."""
+_PODS_AT_ONCE = 512
+_AT_ONCE = 32
+"""Objects read before the time is."""
 
 
 class GpuOwner(NamedTuple):
@@ -301,11 +301,11 @@ class GpuUsageReader:
         for key, pod in tally.pods.items():
             if pod.basis.rows:
                 by_length.setdefault(pod.length, []).append(key)
-        covered, slots = Counter[str](), Counter[str]()
+        covered, slots, turns = Counter[str](), Counter[str](), Turns()
         for length, keys in by_length.items():
             for start in range(0, len(keys), _PODS_AT_ONCE):
                 self._add_windows_of(keys[start : start + _PODS_AT_ONCE], length, tally, covered, slots)
-                await asyncio.sleep(0)
+                await turns.give_way()
         tally.usage.coverage = {signal: covered[signal] / count for signal, count in slots.items() if count}
 
     def _add_windows_of(
@@ -359,10 +359,11 @@ class GpuUsageReader:
 
 async def in_steps(items: Iterable[T]) -> AsyncIterator[T]:
     """The items; other tasks get the event loop now and then."""
-    for count, each in enumerate(items, start=1):
+    turns = Turns()
+    for count, each in enumerate(items):
         yield each
-        if count % _YIELD_EVERY == 0:
-            await asyncio.sleep(0)
+        if count % _AT_ONCE == 0:
+            await turns.give_way()
 
 
 def _highest(peaks: Iterable[Mapping[str, float]]) -> dict[str, float]:
