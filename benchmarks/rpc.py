@@ -44,7 +44,8 @@ from rich.table import Table
 
 from benchmarks.scale import FIRST_TICK, INTERVAL, SOURCES, Fleet, cluster_of, evaluator_of
 from benchmarks.scrape import rows_of
-from scaler.app.process import tune_garbage_collector, tune_memory_allocator
+from scaler.app.process import tune_process
+from scaler.clock import Turns
 from scaler.decision.evaluation import Evaluator
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda.server import ExternalScalerServer, ServerConfig
@@ -87,8 +88,7 @@ async def serve() -> None:
     """Print the ports of gRPC and HTTP, and serve until standard input ends."""
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     fleet = Fleet(GPUS, SCALED_OBJECTS)
-    tune_garbage_collector()
-    tune_memory_allocator()
+    tune_process()
     async with SOURCES["HTTP"](fleet, []) as source:
         evaluator = evaluator_of(cluster_of(fleet, METADATA), source, fleet)
         await evaluator.tick(FIRST_TICK)
@@ -116,9 +116,10 @@ async def tick(evaluator: Evaluator, metrics: Metrics) -> None:
     for count in itertools.count(1):
         await asyncio.sleep(2)
         await evaluator.tick(FIRST_TICK + count * INTERVAL)
+        turns = Turns()
         for gauge, rows in shown:
             set_series(gauge, rows)
-            await asyncio.sleep(0)
+            await turns.give_way()
 
 
 class ServerProcess:
@@ -231,7 +232,7 @@ class Result:
 
 async def scrape(url: str) -> None:
     """Every second, as no Prometheus does it."""
-    async with ClientSession() as session:
+    async with ClientSession(auto_decompress=False) as session:  # what unpacks would stop the calls
         while True:
             async with session.get(url) as answer:
                 await answer.read()

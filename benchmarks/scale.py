@@ -39,10 +39,7 @@ import msgspec
 from aiohttp import web
 
 from scaler.app.kept_objects import kept_pods, kept_workload
-from scaler.app.process import (
-    tune_garbage_collector,
-    tune_memory_allocator,
-)  # and with it all that a process of ours has in memory in any case
+from scaler.app.process import tune_process  # and with it all that a process of ours has in memory in any case
 from scaler.decision.cluster_state import (
     WORKLOAD_ANNOTATION,
     ClusterState,
@@ -472,8 +469,7 @@ async def measure(source_name: str, fleet: Fleet, ticks: int) -> Result:
     sizes = list[int]()
     async with SOURCES[source_name](fleet, sizes) as source:
         evaluator = evaluator_of(cluster, source, fleet)
-        tune_garbage_collector()
-        tune_memory_allocator()
+        tune_process()
         backfill = await timed_tick(evaluator, FIRST_TICK)
         gc.freeze()  # as the program does it after its first evaluation
         read_first, decided = sum(sizes), evaluator.decision_cache.changes()

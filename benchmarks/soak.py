@@ -44,7 +44,7 @@ from benchmarks.scale import (
     scaled_object,
     workload,
 )
-from scaler.app.process import tune_garbage_collector, tune_memory_allocator
+from scaler.app.process import tune_process
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.evaluation import Evaluator
 from scaler.idleness.gpu import Signal, Unit
@@ -162,6 +162,7 @@ class Soak:
             store.put(raw) if is_there else store.remove(raw)
 
     async def run(self, hours: int) -> list[Hour]:
+        tune_process()
         found, now = list[Hour](), FIRST_TICK
         await self.evaluator.tick(now)
         gc.freeze()
@@ -218,8 +219,6 @@ def main() -> None:
     parser.add_argument("--churn", type=int, default=5, help="workloads that end and begin at every tick")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    tune_garbage_collector()
-    tune_memory_allocator()
     hours = asyncio.run(Soak(Fleet(2 * arguments.targets, arguments.targets), arguments.churn).run(arguments.hours))
     found = [*problems(hours)]
     print(json.dumps({"hours": [asdict(each) for each in hours], "problems": found}) if arguments.json else found)

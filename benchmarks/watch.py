@@ -41,7 +41,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.scale import GPUS, machine, resident_mb
-from scaler.app.process import tune_garbage_collector
+from scaler.app.process import tune_process
 from scaler.app.reflectors import ClusterReflectors, Reflectors
 from scaler.kube.api_requests import ApiRequest
 from scaler.kube.objects.resources import NODE, POD, WORKLOAD
@@ -486,7 +486,7 @@ class Program:
 
 async def measure(server: str, pods: int, workloads: int) -> dict[str, Any]:
     watches: Counter[str] = Counter()
-    tune_garbage_collector()
+    tune_process()
 
     def requested(request: ApiRequest) -> None:
         watches[request.path.rpartition("/")[2]] += "watch" in request.params

@@ -1,8 +1,11 @@
 """The time, as an argument: whatever waits or measures takes a `Clock`, so that its tests run in virtual time."""
 
 import asyncio
+import os
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -44,13 +47,17 @@ class Clock:
 SYSTEM_CLOCK = Clock()
 
 _TURN_S, _PAUSE_S = 0.002, 0.001
+_MOST_PAUSES = 10
+_AT_REST = 0.4
+"""The share of a pause in which the event loop may have worked for others without being taken for busy."""
 
 
 class Turns:
     """A long computation that leaves the event loop to other tasks now and then.
 
-    A call of KEDA's takes several rounds of the event loop. With some milliseconds of work in each of them it would be
-    answered when all of the work is done; so this waits a moment, and not for one round.
+    gRPC takes up one call in each round of the event loop, and answers it some rounds later. With some milliseconds of
+    work in each round, calls would come in faster than they are answered; so this waits until the event loop has rested
+    for a moment. Where it never rests, the computation goes on all the same, ten times as slowly.
     """
 
     def __init__(self) -> None:
@@ -58,12 +65,32 @@ class Turns:
 
     async def give_way(self) -> None:
         """Call it after every piece of work, which should not take longer than some milliseconds."""
-        if (now := time.perf_counter()) - self._since < _TURN_S:
+        began = time.perf_counter()
+        if began - self._since < _TURN_S:
             return
-        while time.perf_counter() < now + _PAUSE_S:  # noqa: ASYNC110
-            # uvloop counts from when its round began: the first of these may end at once.
+        for _ in range(_MOST_PAUSES):
+            worked = time.thread_time()
             await asyncio.sleep(_PAUSE_S)
-        self._since = time.perf_counter()
+            worked, began, paused_since = time.thread_time() - worked, time.perf_counter(), began
+            if worked < _AT_REST * (began - paused_since):
+                break
+        self._since = began
+
+
+_NICENESS = 10
+
+
+def background_threads(name: str, count: int | None = None) -> ThreadPoolExecutor:
+    """Threads for long work, which have the processor when the event loop leaves it (on Linux; elsewhere: like all).
+
+    On one core, threads that decompress or plan would otherwise take half of it from a loop that has calls to answer.
+    """
+    return ThreadPoolExecutor(count, thread_name_prefix=name, initializer=_lower_priority)
+
+
+def _lower_priority() -> None:
+    if sys.platform == "linux":  # where this concerns the thread alone
+        os.nice(_NICENESS)
 
 
 async def every(

@@ -1,6 +1,9 @@
 """When a controller reconciles, in virtual time."""
 
 import asyncio
+import os
+import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -9,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from virtual_clock import START, VirtualClock, settle
 
-from scaler.clock import every
+from scaler.clock import Turns, background_threads, every
 from scaler.errors import KubeError
 
 TEN = timedelta(seconds=10)
@@ -104,3 +107,54 @@ async def test_a_tick_that_fails_is_logged_and_followed_by_the_next_one(error: E
     assert one.at == [0, 10]
     assert [each["log_level"] for each in logs] == [level, level]
     assert all(each["event"].startswith("test reconcile failed") for each in logs)
+
+
+# ------------------------------------------------------------------------------------------------------------ long work
+
+
+class Processor:
+    """Its time passes by work and by pauses; in each pause others work for a share, `busy`, of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *busy: float) -> None:
+        self.wall_s = self.worked_s = 0.0
+        self.busy, self.pauses = [*busy], 0
+        monkeypatch.setattr("time.perf_counter", lambda: self.wall_s)
+        monkeypatch.setattr("time.thread_time", lambda: self.worked_s)
+        monkeypatch.setattr("scaler.clock.asyncio.sleep", self.sleep)
+
+    def work(self, seconds: float) -> None:
+        self.wall_s += seconds
+        self.worked_s += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses += 1
+        self.wall_s += seconds
+        self.worked_s += seconds * (self.busy.pop(0) if self.busy else 0)
+
+
+@pytest.mark.parametrize(
+    ("work_s", "busy", "pauses"),
+    [(0.001, (), 0), (0.003, (), 1), (0.003, (0.3,), 1), (0.003, (1, 0.9, 0.1), 3), (0.003, (1,) * 100, 10)],
+    ids=["short", "at rest", "hardly busy", "busy for two pauses", "always busy"],
+)
+async def test_long_work_goes_on_when_the_event_loop_has_rested_or_after_ten_pauses(
+    monkeypatch: pytest.MonkeyPatch, work_s: float, busy: tuple[float, ...], pauses: int
+) -> None:
+    processor = Processor(monkeypatch, *busy)
+    turns = Turns()
+    processor.work(work_s)
+    await turns.give_way()
+    assert processor.pauses == pauses
+    processor.work(0.001)
+    await turns.give_way()
+    assert processor.pauses == max(pauses, work_s + 0.001 >= 0.002), "the next turn begins after the pauses"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no priority of its own")
+def test_background_threads_give_the_event_loop_precedence() -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    with background_threads("test", 1) as threads:
+        assert threads.submit(lambda: os.getpriority(os.PRIO_PROCESS, threading.get_native_id())).result() == min(
+            own + 10, 19
+        )
+    assert os.getpriority(os.PRIO_PROCESS, 0) == own

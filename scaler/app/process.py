@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from ctypes import CDLL
@@ -17,6 +18,7 @@ from scaler.app.metrics_source import NO_METRICS_SOURCE
 from scaler.app.server_tls import ServerCertificates
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age
+from scaler.clock import background_threads
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import explain, overview
 from scaler.errors import ScalerError
@@ -29,27 +31,25 @@ log = structlog.get_logger(__name__)
 _LIST_SECONDS = 20.0
 
 
-def tune_garbage_collector() -> None:
-    """Keep the cyclic garbage collector from pausing the answers to KEDA.
-
-    What a tick allocates is freed by reference counting when the next one replaces it, so looking for cycles can be
-    rare: by default a tick over 5,000 ScaledObjects would set off several full collections of some 50 ms, and the
-    first one at 100,000 GPUs some of half a second. What is built by the end of the first evaluation stays for good,
-    and is frozen then: it need not be walked again and again.
-    """
-    gc.set_threshold(2_000, 10, 1_000)
-
-
+_SWITCH_INTERVAL_S = 0.001
 _M_TRIM_THRESHOLD, _TRIM_BYTES = -1, 128 * 1024
 
 
-def tune_memory_allocator() -> None:
-    """Give memory back once a long response is read.
+def tune_process() -> None:
+    """Keep garbage collection and threads from delaying the answers to KEDA, and memory low. Call it on the event loop.
 
-    glibc learns from the first ones that such amounts are wanted again, and keeps tens of megabytes of each thread; set
-    to what it begins with, it learns nothing. Without glibc nothing is done.
+    * What a tick allocates is freed by reference counting when the next one replaces it, so looking for cycles can be
+      rare: by default a tick over 5,000 ScaledObjects would set off several full collections of some 50 ms, and the
+      first one at 100,000 GPUs some of half a second. What is built by the end of the first evaluation stays for good,
+      and is frozen then: it need not be walked again and again.
+    * Threads wait for the event loop, and hand it the interpreter after a millisecond, not after Python's five.
+    * glibc learns from the first long responses that such amounts are wanted again, and keeps tens of megabytes of each
+      thread; set to what it begins with, it learns nothing and gives them back.
     """
-    with suppress(OSError, AttributeError):
+    gc.set_threshold(2_000, 10, 1_000)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    asyncio.get_running_loop().set_default_executor(background_threads("background"))
+    with suppress(OSError, AttributeError):  # without glibc
         CDLL("libc.so.6").mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
@@ -78,8 +78,7 @@ class Runtime:
 
     async def start(self) -> None:
         """Build and start everything. Raises: ConfigurationError; nothing is left running then."""
-        tune_garbage_collector()
-        tune_memory_allocator()
+        tune_process()
         try:
             await self._build()
             await self._listen()

@@ -20,7 +20,6 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
@@ -36,6 +35,7 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from scaler.clock import background_threads
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
 from scaler.samples.config import PrometheusConfig
@@ -87,7 +87,7 @@ class PrometheusSource:
             session=self._session,
             method="POST",
         )
-        self._threads = ThreadPoolExecutor(config.concurrency, thread_name_prefix="prometheus")
+        self._threads = background_threads("prometheus", config.concurrency)
         self._attempts: set[AbortableRequest] = set()
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:

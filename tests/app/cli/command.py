@@ -5,16 +5,28 @@ import io
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 from unittest.mock import patch
 
 import structlog
 from rich.console import Console, RenderableType
 
 from scaler.app.cli.main import main
+
+
+class _OfThisThread(io.StringIO):
+    """What the thread that made it writes; what others write goes where it went before."""
+
+    def __init__(self, others: TextIO) -> None:
+        super().__init__()
+        self._thread, self._others = threading.get_ident(), others
+
+    def write(self, text: str) -> int:
+        return super().write(text) if threading.get_ident() == self._thread else self._others.write(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,7 @@ class Done:
 
 def command(*arguments: str) -> Done:
     """Runs to its end."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.StringIO(), _OfThisThread(sys.stderr)
     status: int | str | None = 0
     with (
         _logging_as_before(),
