@@ -182,8 +182,8 @@ class PerObjectCache(Generic[Object, View]):
         return known[1]
 
     async def forget_gone(self, store: ObjectLister[Object]) -> None:
-        """Drop what was made of objects that are not there any more, once that may be half of it."""
-        if len(self._made) < 2 * self._needed + _AT_ONCE:
+        """Drop what was made of objects that are not there any more, once that may be a sixteenth of it."""
+        if len(self._made) < self._needed + self._needed // 16 + _FEW:
             return
         turns = Turns()
         for count, (key, (obj, _)) in enumerate(list(self._made.items())):
@@ -194,6 +194,7 @@ class PerObjectCache(Generic[Object, View]):
         self._needed = len(self._made)
 
 
+_FEW = 64
 _AT_ONCE = 512
 """Objects looked at before the time is."""
 

@@ -16,7 +16,7 @@ Laws:
 
 from collections.abc import Iterator
 
-from prometheus_client import disable_created_metrics
+from prometheus_client import ProcessCollector, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from scaler.reclaim.transitions import LedgerStage
@@ -273,6 +273,7 @@ class Metrics(MetricSet):
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         super().__init__()
+        ProcessCollector(registry=self.registry)  # process_cpu_seconds_total and its like
         # Series whose labels are known beforehand: `increase` never sees what a series begins with.
         for outcome in (LedgerStage.ADMITTED, LedgerStage.CANCELLED):
             self.reallocated_gpus_total.labels(outcome=str(outcome))

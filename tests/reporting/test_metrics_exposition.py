@@ -87,4 +87,4 @@ async def test_a_page_is_compressed_only_for_whoever_asks_for_that(encoding):
     finally:
         await server.stop()
     assert page.count('state="Busy"') == 5_000
-    assert page.splitlines()[-1].startswith("idle_gpu_scaler_")
+    assert page.splitlines()[-1].startswith("process_")
