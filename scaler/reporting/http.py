@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from aiohttp import hdrs, web
 
 from scaler import __version__
@@ -240,7 +241,7 @@ def _answered(
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def answer(request: web.Request) -> web.Response:
         try:
-            return web.json_response(await ask(request))
+            return web.Response(body=msgspec.json.encode(await ask(request)), content_type="application/json")
         except QueryError as error:
             return web.json_response({"error": str(error)}, status=error.status)
 
