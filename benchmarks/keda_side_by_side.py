@@ -45,7 +45,7 @@ COLLECTED_EVERY_S = 30
 HISTORY_S = 2_400
 GPUS_OF_POD = 2
 WRITES_AT_ONCE = 8
-SETTLING_LIMIT_S = 600
+SETTLING_LIMIT_S = 1_800
 METRICS = {"DCGM_FI_DEV_GPU_UTIL": 100.0, "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1.0}
 """With what they show at most."""
 
@@ -490,7 +490,7 @@ def main() -> None:
     if missing := [each for each in ("prometheus", "promtool") if not shutil.which(each)]:
         parser.error(f"{' and '.join(missing)}: not installed (Debian: apt-get install prometheus)")
     found = asyncio.run(run(arguments))
-    text = f"{table(found)}\n\nOf a minute. Python {platform.python_version()}, Linux."
+    text = f"{table(found)}\n\nPython {platform.python_version()}, Linux; all of it on one machine."
     if arguments.write:
         write(text)
     print(json.dumps([asdict(row) for row in found]) if arguments.json else text)
