@@ -186,9 +186,10 @@ class PerObjectCache(Generic[Object, View]):
         if len(self._made) < self._needed + self._needed // 16 + _FEW:
             return
         turns = Turns()
-        for count, (key, (obj, _)) in enumerate(list(self._made.items())):
-            if store.get(*key) is not obj:
-                self._made.pop(key, None)
+        for count, key in enumerate([*self._made]):
+            known = self._made.get(key)
+            if known is not None and store.get(*key) is not known[0]:
+                del self._made[key]
             if count % _AT_ONCE == 0:
                 await turns.give_way()
         self._needed = len(self._made)
