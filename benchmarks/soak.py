@@ -216,7 +216,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=int, default=72)
     parser.add_argument("--targets", type=int, default=5_000, help="ScaledObjects, of two GPUs each")
-    parser.add_argument("--churn", type=int, default=5, help="workloads that end and begin at every tick")
+    parser.add_argument("--churn", type=int, default=25, help="workloads that end and begin at every tick")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     hours = asyncio.run(Soak(Fleet(2 * arguments.targets, arguments.targets), arguments.churn).run(arguments.hours))
