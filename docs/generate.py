@@ -22,8 +22,8 @@ from scaler.reporting.metrics import Metrics
 ROOT = Path(__file__).parent.parent
 VERBS = ("", "run", "explain", "plan", "pending", "queues", "doctor", "version", "demo")
 FOLDERS = (
-    "samples", "idleness", "decision", "keda", "suspension", "quota", "placement", "reclaim", "admission", "reporting",
-    "kube", "tls", "app",
+    "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim", "admission",
+    "reporting", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 

@@ -28,7 +28,14 @@ from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, l
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
 from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
-from scaler.decision.trigger_metadata import foreign_keys, parse_metadata, resolve_policy
+from scaler.decision.trigger_metadata import (
+    SOURCES_ANNOTATION,
+    by_source,
+    foreign_keys,
+    parse_metadata,
+    resolve_policy,
+    sources_of,
+)
 from scaler.decision.wake_queries import WakeQueries
 from scaler.decision.workloads import grant_of, keep_overrides, wake_request
 from scaler.errors import MetadataError
@@ -370,10 +377,11 @@ class Evaluator:
         found: dict[Overrides, Decision] = {}
         problems: list[str] = []
         doubt = self._doubt_in(scaled_object.metadata.namespace)
+        sources = sources_of(scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""))
         for trigger in triggers:
             try:
                 overrides = parse_metadata(trigger.metadata)
-                policy = self._policy(overrides, target.annotations)
+                policy = self._policy(by_source(overrides, sources), target.annotations)
             except MetadataError as error:
                 problems.append(str(error))
             else:
@@ -386,7 +394,7 @@ class Evaluator:
             pods=target.pods,
         )
 
-    def _policy(self, trigger: Overrides, annotations: Iterable[tuple[str, Overrides]]) -> Policy:
+    def _policy(self, trigger: Sequence[tuple[str, Overrides]], annotations: Iterable[tuple[str, Overrides]]) -> Policy:
         """Raises: MetadataError."""
         config = self.config
         return resolve_policy(
