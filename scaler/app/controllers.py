@@ -18,7 +18,6 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring, max_evaluation_age
 from scaler.attachment.controller import AttachmentController, IdlePolicies
-from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget
 from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
@@ -102,7 +101,7 @@ class LeaderControllers:
 
 def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> AttachmentController:
     namespaces, keda = settings.kubernetes.namespaces, settings.keda
-    history, woken = wiring.evaluator.sampler.history, asyncio.Event()
+    woken = asyncio.Event()
     reference = keda.authentication_ref
     target = (
         TriggerTarget(
@@ -119,14 +118,8 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
         api=api,
         cluster=wiring.cluster,
         policies=IdlePolicies(wiring.transport, namespaces=namespaces, changed=woken.set),
-        jobs=JobWatch(
-            wiring.transport,
-            wiring.cluster,
-            namespaces=namespaces,
-            models=lambda pod: {each.series.model for each in history.devices_of(pod.namespace, pod.name).values()},
-            changed=woken.set,
-        ),
-        namespaces=None if wiring.cluster_reflectors.is_confined else wiring.cluster_reflectors.quota.namespaces,
+        jobs=wiring.jobs(changed=woken.set),
+        namespaces=wiring.namespaces,
         target=target,
         woken=woken,
     )

@@ -113,7 +113,7 @@ class AttachmentController:
         if self.target is None:
             policies = [replace(each, problem=each.problem or _NO_ADDRESS) for each in policies]
         attached = Attached(self.cluster.scalable_workloads.items(), self.cluster.scaled_objects.items())
-        if not policies and not attached.has_ours():
+        if not policies and not attached.ours():
             return
         await self.jobs.follow()
         if waits := self.jobs.unlisted():

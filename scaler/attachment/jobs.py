@@ -10,7 +10,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import isinf
 from typing import Any
@@ -112,6 +112,15 @@ class JobWatch:
                 found[each.metadata.uid] = self._of_scaled(resource, each, namespace_labels)
                 await turns.give_way()
         return [*found.values()]
+
+    def pods_of(self, job: Job) -> Sequence[GpuPod]:
+        """Its pods with GPUs."""
+        for resource, reflector in self._scaled.items():
+            found = reflector.get(job.namespace, job.name) if resource.kind == job.kind else None
+            if found is not None:
+                return self._cluster.pods_of_selector(job.namespace, _selector(resource, found))
+        owned = self._cluster.workloads.by_index("owner", job.key)
+        return [pod for workload in owned for pod in self._cluster.pods_of_workload(workload) if pod.gpus]
 
     # ---------------------------------------------------------------------------------------------------------------
 

@@ -166,7 +166,7 @@ def scale_target(job: Job) -> dict[str, str]:
 def _trigger(said: Followed, target: TriggerTarget) -> dict[str, Any]:
     tls = {"enableTLS": "true"} if target.enable_tls else {}
     trigger: dict[str, Any] = {
-        "type": "external",
+        "type": "external-push",
         "name": "gpu-idle",
         "metadata": {"scalerAddress": target.scaler_address, **tls, **said.metadata},
     }

@@ -115,8 +115,10 @@ class Attached:
                     f"ScaledObject {scaled.metadata.name}"
                 )
 
-    def has_ours(self) -> bool:
-        return bool(_ours(self))
+    def ours(self) -> set[tuple[str, str]]:
+        """(namespace, name) of what policies have attached."""
+        stores = (self.scalable_workloads, self.scaled_objects)
+        return {key for store in stores for key, each in store.items() if is_ours(each.metadata)}
 
     def conflict(self, job: Job) -> str:
         """What scales the job already, other than a policy; empty where nothing does."""
@@ -150,7 +152,7 @@ def plan(
         seen.add((job.namespace, attached_name(job)))
         made.writes += _for_job(job, followed(job, ordered, now), attached, target, made.standings)
     existing = {(each.namespace, str(each)) for each in policies}
-    for key in sorted(_ours(attached) - seen):
+    for key in sorted(attached.ours() - seen):
         if any(not {("", each), (key[0], each)} & existing for each in _policies_of(key, attached)):
             made.writes += _detach(key, attached)
     return made
@@ -244,11 +246,6 @@ def _is_changed(found: ScaledObject, wanted: Mapping[str, Any]) -> bool:
 def _digested(metadata: Json, body: Json) -> dict[str, Any]:
     digest = hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
     return {**metadata, "annotations": {**metadata["annotations"], DIGEST_ANNOTATION: digest}}
-
-
-def _ours(attached: Attached) -> set[tuple[str, str]]:
-    stores = (attached.scalable_workloads, attached.scaled_objects)
-    return {key for store in stores for key, each in store.items() if is_ours(each.metadata)}
 
 
 def _policies_of(key: tuple[str, str], attached: Attached) -> set[str]:

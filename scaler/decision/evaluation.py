@@ -419,6 +419,11 @@ class Evaluator:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
         return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
 
+    def judge_by(self, policy: Policy, pods: Sequence[GpuPod], at: datetime) -> WorkloadVerdict:
+        """The verdict on these pods by a policy that no ScaledObject has. Nothing is done about it."""
+        doubt = next((found for each in pods if (found := self._view_doubt(each.namespace)) is not None), None)
+        return self._verdict(pods, policy, aligned(at, self.config.interval), self._doubt or doubt)
+
     def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
         """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""
         return self._doubt or self._view_doubt(namespace) or self._unread(self.default_policy, at)

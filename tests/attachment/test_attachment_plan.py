@@ -126,7 +126,11 @@ def test_a_job_gets_a_scalable_workload_and_a_scaled_object_that_are_owned_by_it
         "initialCooldownPeriod": 300,
         "advanced": {"restoreToOriginalReplicaCount": True},
         "triggers": [
-            {"type": "external", "name": "gpu-idle", "metadata": {"scalerAddress": "scaler:9090", "mode": "observe"}}
+            {
+                "type": "external-push",
+                "name": "gpu-idle",
+                "metadata": {"scalerAddress": "scaler:9090", "mode": "observe"},
+            }
         ],
     }
     for each in (scalable, scaled):

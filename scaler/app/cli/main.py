@@ -248,6 +248,41 @@ def doctor(
     sys.exit(run_doctor(client, user=user, connect_to=connect_to))
 
 
+policy = typer.Typer(help="Try IdlePolicies.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(policy, name="policy")
+
+
+@policy.command("test")
+def policy_test(
+    file: Annotated[
+        list[Path], _option("--filename", "-f", about="IdlePolicies and ClusterIdlePolicies (YAML); - for stdin.")
+    ],
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    prometheus_url: PrometheusUrl = None,
+    dcgm_endpoint: DcgmEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what policies would do, before they are applied.
+
+    Which jobs would follow them, what would differ from now, and which would be suspended at once. Reads the cluster
+    and, where a metrics source is named, its samples with your own permissions. Changes nothing. Exits with status 1 if
+    a policy is not valid.
+    """
+    from scaler.app.cli.client import ScalerClient
+    from scaler.app.cli.policy import run_policy_test
+
+    flags = {
+        "kubernetes.kubeconfig": kubeconfig,
+        "kubernetes.context": context,
+        "prometheus.url": prometheus_url,
+        "dcgm.endpoints": dcgm_endpoint or None,
+    }
+    client = ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
+    sys.exit(run_policy_test(client, file))
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
