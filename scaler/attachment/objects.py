@@ -93,6 +93,7 @@ def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str,
         "gpus": spec.gpus,
         "reclaim": spec.reclaim,
         "idleAfterUnderPressure": spec.idle_after_under_pressure,
+        "warning": spec.warning,
     }
     metadata = {key: value for key, value in given.items() if value}
     try:

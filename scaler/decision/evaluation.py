@@ -37,7 +37,7 @@ from scaler.decision.trigger_metadata import (
     sources_of,
 )
 from scaler.decision.wake_queries import WakeQueries
-from scaler.decision.workloads import grant_of, keep_overrides, wake_request
+from scaler.decision.workloads import grant_of, keep_overrides, wake_request, warned_at
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
@@ -358,7 +358,12 @@ class Evaluator:
         except ValueError as error:
             message = f"selector of {reference}: {error}"
             return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=message))
-        state = state_of_scale(replicas=scale.replicas, pods=pods, wake_request=self._wake(scaled_object, None))
+        state = state_of_scale(
+            replicas=scale.replicas,
+            pods=pods,
+            wake_request=self._wake(scaled_object, None),
+            warned_at=warned_at(scaled_object.metadata.annotations),
+        )
         return ScaleTarget(state=state, pods=pods)
 
     def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> str:

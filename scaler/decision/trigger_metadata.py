@@ -9,11 +9,12 @@
 | mode                   | suspend, or only report                         | enforce, observe                   |
 | reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
 | idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
+| warning                | suspended only after a warning that stood so long | a duration above 0: 30m |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
 
 Laws of this file:
 
-* Metadata is a tenant's input. It sets these eight values, within bounds, and nothing else: no URL, no query.
+* Metadata is a tenant's input. It sets these nine values, within bounds, and nothing else: no URL, no query.
 * All problems are reported at once, so that an owner does not fix them one KEDA event at a time.
 * A misspelt key of this scaler is an error. To ignore it is to apply a default that its owner believes replaced, and to
   suspend a workload that was only to be observed.
@@ -240,6 +241,7 @@ _FIELDS = {
     "mode": _Field("mode", _one_of(EnforcementMode), "observe"),
     "reclaim": _Field("reclaim", _one_of(Reclaim), "OnPressure"),
     "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
+    "warning": _Field("warning", _positive_duration, "30m"),
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }
 

@@ -173,6 +173,7 @@ class IdlePolicySpec(Struct, frozen=True):
     gpus: str = ""
     reclaim: str = ""
     idle_after_under_pressure: str = ""
+    warning: str = ""
 
 
 class IdlePolicy(Struct, frozen=True):
