@@ -20,7 +20,7 @@ from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
-VERBS = ("", "run", "explain", "plan", "pending", "queues", "policy test", "doctor", "version", "demo")
+VERBS = ("", "run", "explain", "plan", "pending", "queues", "keep", "wake", "policy test", "doctor", "version", "demo")
 FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim", "admission",
     "reporting", "kube", "tls", "app",
