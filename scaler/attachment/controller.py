@@ -21,15 +21,18 @@ import structlog
 
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget, policy_of, policy_resource
-from scaler.attachment.plan import Attached, Plan, Standing, Verb, Write, plan
+from scaler.attachment.plan import Attached, Plan, Standing, Verb, Write, plan_steps
 from scaler.attachment.policy import IdlePolicy, PolicyKey, next_end
-from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects import idlegpu
-from scaler.kube.objects.core import Json, condition_patch
+from scaler.kube.objects.core import Json, condition_patch, is_true
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import Namespace
+from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
@@ -73,6 +76,19 @@ class IdlePolicies:
         return [*map(policy_of, self.items()), *self.unreadable()]
 
 
+def _matters(found: ScaledObject | ScalableWorkload | Workload | Namespace) -> object:
+    """What of the object a plan depends on."""
+    metadata = found.metadata
+    always = metadata.generation, metadata.labels, metadata.annotations, metadata.deletion_timestamp
+    match found:
+        case ScalableWorkload():
+            return always, found.status.phase, found.status.observed_generation
+        case Workload():
+            spec = found.spec
+            return spec.queue_name, spec.priority_class_ref, is_true(found.status.conditions, "Finished")
+    return always
+
+
 @dataclass(kw_only=True)
 class AttachmentController:
     name = "attachment"
@@ -93,8 +109,10 @@ class AttachmentController:
     def wake(self) -> None:
         self.woken.set()
 
-    def heard(self, _: Change[Any]) -> None:
-        self.wake()
+    def heard(self, change: Change[Any]) -> None:
+        """KEDA writes into the status of each ScaledObject at every poll: that changes nothing here."""
+        if change.old is None or change.new is None or _matters(change.old) != _matters(change.new):
+            self.wake()
 
     async def run(self) -> None:
         """Attach and detach until cancelled."""
@@ -121,7 +139,10 @@ class AttachmentController:
             self.clock.call_later(1.0, self.wake)
             return
         jobs = await self.jobs.jobs(self._labels_of)
-        made = plan(jobs, policies, attached, self.target or TriggerTarget(scaler_address=""), now)
+        made, turns = Plan(), Turns()
+        target = self.target or TriggerTarget(scaler_address="")
+        for made in plan_steps(jobs, policies, attached, target, now):  # noqa: B007 (the last one is whole)
+            await turns.give_way()
         for standing in made.standings.values():
             standing.problems += self.jobs.denied()
         await self._write(made.writes)

@@ -24,7 +24,7 @@ from scaler.decision.workloads import group_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
 from scaler.kube.discovery import Discovery
-from scaler.kube.object_cache import Keep, T, whole
+from scaler.kube.object_cache import Change, Keep, T, whole
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload
@@ -126,12 +126,17 @@ class JobWatch:
 
     def _reflector(self, resource: Resource, kind: type[T], keep: Keep[T] = whole) -> Reflector[T]:
         made = Reflector(self._transport, resource, kind, namespaces=self._namespaces, keep=keep)
-        made.subscribe(lambda _: self._changed())
+        made.subscribe(self._heard)
         return made
 
     @property
     def _followed(self) -> list[Reflector[Any]]:
         return [*self._scaled.values(), *self._owners.values()]
+
+    def _heard(self, change: Change[Any]) -> None:
+        """Most changes of a job are of its status."""
+        if change.old is None or change.new is None or _matters(change.old) != _matters(change.new):
+            self._changed()
 
     def _gangs(self) -> Iterator[Workload]:
         """Workloads with GPUs that have not finished."""
@@ -187,6 +192,12 @@ class JobWatch:
     def _models_of(self, pods: Iterable[GpuPod]) -> frozenset[str] | None:
         found = frozenset(model for pod in pods for model in self._models(pod) if model)
         return found or None
+
+
+def _matters(found: PartialObjectMetadata | ScaledKind) -> object:
+    metadata = found.metadata
+    spec = found.spec if isinstance(found, ScaledKind) else None
+    return metadata.uid, metadata.labels, metadata.deletion_timestamp, spec
 
 
 def _is_denied(reflector: Reflector[Any]) -> bool:

@@ -14,7 +14,7 @@ ScalableWorkload that is at 0 all the same is set to 1, and deleted once its Wor
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -139,23 +139,25 @@ def is_ours(metadata: ObjectMeta) -> bool:
     return POLICY_LABEL in metadata.labels
 
 
-def plan(
+def plan_steps(
     jobs: Iterable[Job],
     policies: Sequence[IdlePolicy],
     attached: Attached,
     target: TriggerTarget,
     now: datetime,
-) -> Plan:
+) -> Iterator[Plan]:
+    """The plan, over and over, with one job more each time; the last one is whole."""
     made = Plan(standings={each.key: Standing() for each in policies})
     ordered, seen = in_order(policies), set[tuple[str, str]]()
     for job in jobs:
         seen.add((job.namespace, attached_name(job)))
         made.writes += _for_job(job, followed(job, ordered, now), attached, target, made.standings)
+        yield made
     existing = {(each.namespace, str(each)) for each in policies}
     for key in sorted(attached.ours() - seen):
         if any(not {("", each), (key[0], each)} & existing for each in _policies_of(key, attached)):
             made.writes += _detach(key, attached)
-    return made
+    yield made
 
 
 def _for_job(

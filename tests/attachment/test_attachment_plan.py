@@ -9,7 +9,7 @@ from attachment_builders import JOB, cluster_policy, policy
 from builders import at
 
 from scaler.attachment.objects import POLICY_ANNOTATION, TriggerTarget, attached_name
-from scaler.attachment.plan import Attached, Verb, plan
+from scaler.attachment.plan import Attached, Verb, plan_steps
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -21,6 +21,12 @@ NAME = attached_name(JOB)
 NOTEBOOK = replace(JOB, api_version="apps/v1", kind="Deployment", name="notebook", uid="uid-notebook")
 SPEECH = replace(JOB, name="speech", uid="uid-speech", labels={"team": "speech"})
 MARK = "idlegpu.io/policy-kind"
+
+
+def plan(*given):
+    """The whole one."""
+    *_, made = plan_steps(*given)
+    return made
 
 
 class Cluster:
