@@ -60,9 +60,12 @@ class _Plain(yaml.SafeDumper):
 
 
 def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
-    """Which of its verbs go to which role: all replicas read copies, the leader reads the rest and writes."""
+    """Which of its verbs go to which role: all replicas read copies, the leader the rest, and it writes."""
     if need.in_lease_namespace:
         yield list(need.verbs), "lease"
+        return
+    if need.part in (RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES):
+        yield list(need.verbs), "enforce"
         return
     is_readers = need.part in (RuleUser.SCALER, RuleUser.PLANS)
     reads = [verb for verb in need.verbs if verb in ("list", "watch") or (verb == "get" and is_readers)]

@@ -20,10 +20,10 @@ from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
-VERBS = ("", "run", "explain", "plan", "pending", "queues", "doctor", "version", "demo")
+VERBS = ("", "run", "explain", "plan", "pending", "queues", "keep", "wake", "policy test", "doctor", "version", "demo")
 FOLDERS = (
-    "samples", "idleness", "decision", "keda", "suspension", "quota", "placement", "reclaim", "admission", "reporting",
-    "kube", "tls", "app",
+    "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim", "admission",
+    "reporting", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 
@@ -46,7 +46,7 @@ def first_line(package: Path) -> str:
 def help_of(verb: str) -> str:
     """What `idle-gpu-scaler VERB --help` prints on a terminal of 100 columns."""
     plain = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    words = [*([verb] if verb else []), "--help"]
+    words = [*verb.split(), "--help"]
     done = CliRunner().invoke(typer.main.get_command(app), words, prog_name="idle-gpu-scaler", env=plain)
     return "\n".join(line.rstrip() for line in done.output.strip().splitlines())
 

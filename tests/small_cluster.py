@@ -46,7 +46,7 @@ _OWNER_SPECS: dict[str, Json] = {
     "Job": {"template": _TEMPLATE},
     "Pod": {"containers": [_CONTAINER]},
 }
-_OWN_CRD = Path(__file__).parent.parent / "deploy" / "crds" / "idlegpu.io_scalableworkloads.yaml"
+_OWN_CRDS = sorted((Path(__file__).parent.parent / "deploy" / "crds").glob("idlegpu.io_*.yaml"))
 
 
 class SmallCluster:
@@ -239,7 +239,7 @@ async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
 @cache
 def _definitions() -> str:
     """All CustomResourceDefinitions as JSON, since reading them as YAML takes longer than most tests."""
-    return json.dumps([*crds.load(), yaml.safe_load(_OWN_CRD.read_text(encoding="utf-8"))])
+    return json.dumps([*crds.load(), *(yaml.safe_load(each.read_text(encoding="utf-8")) for each in _OWN_CRDS)])
 
 
 def pod_json(name: str, owner_uid: str, *, annotated: bool, running: bool) -> Json:

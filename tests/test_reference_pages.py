@@ -79,6 +79,7 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "mode": f"`{policy.mode}`",
         "reclaim": f"`{policy.reclaim}`",
         "idleAfterUnderPressure": "as `idleAfter`",
+        "warning": "–",
         "keepUntil": "–",
     }
     assert {key: PARAMETERS[key][1] for key in OURS} == built_in

@@ -17,6 +17,8 @@ from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring, max_evaluation_age
+from scaler.attachment.controller import AttachmentController, IdlePolicies
+from scaler.attachment.objects import TriggerTarget
 from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
@@ -31,7 +33,9 @@ from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 
-Controller: TypeAlias = SuspensionController | ReclaimController | PriorityBoostController | AdmissionCheckController
+Controller: TypeAlias = (
+    AttachmentController | SuspensionController | ReclaimController | PriorityBoostController | AdmissionCheckController
+)
 
 
 class LeaderControllers:
@@ -72,6 +76,7 @@ class LeaderControllers:
             max_age=max_evaluation_age(settings),
             observe=sink.metrics.boosted_workloads.set,
         )
+        self.attachment = _attachment(settings, wiring, api)
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
         self._admission: tuple[Controller, ...] = () if shared.is_confined else (checks,)
@@ -81,7 +86,7 @@ class LeaderControllers:
         """Run until cancelled, and not before everything is listed."""
         await self.reflectors.wait_synced()
         async with asyncio.TaskGroup() as tasks:
-            for each in (*self._woken, *self._admission):
+            for each in (*self._woken, *self._admission, self.attachment):
                 tasks.create_task(each.run(), name=each.name)
 
     def wake(self) -> None:
@@ -92,6 +97,38 @@ class LeaderControllers:
         """A victim of a plan may be on its way to 0, or back."""
         if spec_or_annotations_changed(change):
             self.reclaim.wake()
+
+
+def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> AttachmentController:
+    namespaces, keda = settings.kubernetes.namespaces, settings.keda
+    woken = asyncio.Event()
+    reference = keda.authentication_ref
+    target = (
+        TriggerTarget(
+            scaler_address=keda.scaler_addresses[0],
+            authentication=None if reference is None else reference.model_dump(),
+            enable_tls=keda.enable_tls,
+            polling_interval_s=round(keda.polling_interval.total_seconds()),
+            cooldown_s=round(keda.cooldown_period.total_seconds()),
+        )
+        if keda.scaler_addresses
+        else None
+    )
+    controller = AttachmentController(
+        api=api,
+        cluster=wiring.cluster,
+        policies=IdlePolicies(wiring.transport, namespaces=namespaces, changed=woken.set),
+        jobs=wiring.jobs(changed=woken.set),
+        namespaces=wiring.namespaces,
+        target=target,
+        woken=woken,
+    )
+    watched = wiring.reflectors
+    for each in (watched.scaled_objects, watched.scalable_workloads, watched.workloads):
+        each.subscribe(controller.heard)
+    if controller.namespaces is not None:
+        controller.namespaces.subscribe(controller.heard)
+    return controller
 
 
 def _admission_checks(

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from ctypes import CDLL
 from typing import Any
@@ -18,6 +18,8 @@ from scaler.app.metrics_source import NO_METRICS_SOURCE
 from scaler.app.server_tls import ServerCertificates
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age
+from scaler.attachment.controller import IdlePolicies
+from scaler.attachment.policy import IdlePolicy
 from scaler.clock import background_threads
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import explain, overview
@@ -25,6 +27,7 @@ from scaler.errors import ScalerError
 from scaler.keda.server import ExternalScalerServer, ServerConfig
 from scaler.reporting.http import HttpServer, Views
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.views.policy_trial import PolicyTrial
 
 log = structlog.get_logger(__name__)
 
@@ -121,6 +124,18 @@ class Runtime:
             missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
+
+    async def try_policies(self, given: Sequence[IdlePolicy]) -> Mapping[str, Any]:
+        """What would become of all jobs with these policies. Within `query_once`. Raises: ScalerError."""
+        wiring, namespaces = self._wiring, self.settings.kubernetes.namespaces
+        trial = PolicyTrial(
+            wiring.cluster,
+            wiring.evaluator,
+            IdlePolicies(wiring.transport, namespaces=namespaces),
+            wiring.jobs(changed=lambda: None),
+            wiring.namespaces,
+        )
+        return await trial.run(given)
 
     async def query_once(
         self,

@@ -17,6 +17,7 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
+from scaler.attachment.jobs import JobWatch
 from scaler.decision.cluster_state import seconds_since_heard
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
@@ -27,6 +28,8 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.kueue_queues import Namespace
+from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
@@ -102,6 +105,23 @@ class Wiring:
         wiring = cls(settings, sink, source, transport, published=published)
         stack.push_async_callback(wiring.scales.close)
         return wiring
+
+    @property
+    def namespaces(self) -> Reflector[Namespace] | None:
+        """None where only some are watched, and their labels may not be read."""
+        return None if self.cluster_reflectors.is_confined else self.cluster_reflectors.quota.namespaces
+
+    def jobs(self, *, changed: Callable[[], None]) -> JobWatch:
+        history = self.evaluator.sampler
+        return JobWatch(
+            self.transport,
+            self.cluster,
+            namespaces=self._settings.kubernetes.namespaces,
+            models=lambda pod: {
+                each.series.model for each in history.history.devices_of(pod.namespace, pod.name).values()
+            },
+            changed=changed,
+        )
 
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""

@@ -16,6 +16,7 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | busy                                             | 1 GPUsBusy                   |
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
 | idle, mode observe                               | 1 ObserveOnly                |
+| idle, and its warning has not stood long enough  | 1 Warned                     |
 | idle, reclaimed on pressure, no plan takes it    | 1 IdleNotNeeded              |
 | idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
 | idle, left to Kueue by a priority boost          | 1 PriorityLowered            |
@@ -76,7 +77,12 @@ class Decision:
         if self.answer.reason not in _QUIET_SO_FAR or self.idle_since is None or not self._may_shrink:
             return None
         due = self.idle_since + self.policy.window
-        return max(due, self.policy.keep_until) if self.policy.keep_until else due
+        instants = [due, self.policy.keep_until]
+        if (warning := self.policy.warning) is not None:
+            # Who was not warned yet is so early that it costs no time, where that is possible.
+            warned_at = _standing(self.target, self.idle_since) or max(due - warning, self.decided_at)
+            instants.append(warned_at + warning)
+        return max(each for each in instants if each is not None)
 
     @property
     def noticeable_at(self) -> datetime | None:
@@ -85,10 +91,27 @@ class Decision:
 
     @property
     def warning_at(self) -> datetime | None:
-        """When its owner is warned that the answer turns 0: a third of `idleAfter` before, 5 minutes at most."""
-        if self.suspend_at is None or self.verdict is None or isinstance(self.verdict.verdict, Unknown):
+        """When its owner is warned of the suspension: a third of `idleAfter` before, 5 minutes at most.
+
+        With a `warning` in the policy that long before it may be suspended, by time alone or by a plan.
+        """
+        if self.verdict is None or isinstance(self.verdict.verdict, Unknown):
+            return None
+        if self.policy.warning is not None:
+            return self._policy_warns_at
+        if self.suspend_at is None:
             return None
         return self.suspend_at - min(_LONGEST_WARNING, self.policy.window / 3)
+
+    @property
+    def _policy_warns_at(self) -> datetime | None:
+        """None where it is busy, kept, or only observed."""
+        warning, since = self.policy.warning, self.idle_since
+        if warning is None or since is None or self.answer.reason not in _WARNS:
+            return None
+        if self.policy.mode is not EnforcementMode.ENFORCE or self.target.demand:
+            return None
+        return since + max(timedelta(0), self.policy.window - warning)
 
     def holds_until(self, doubt: Unknown | None = None) -> datetime | None:
         """The next instant at which it, or what is shown of it, may differ although nothing but the time does.
@@ -101,8 +124,13 @@ class Decision:
         is_told = self.answer.reason in _TELLS_TIME or (isinstance(verdict, Unknown) and verdict is not doubt)
         if is_told or warm_at == self.decided_at:  # a moment later it is quiet since then
             return self.decided_at
-        instants = policy.keep_until, warm_at, self.noticeable_at, self.warning_at
+        instants = policy.keep_until, warm_at, self.noticeable_at, self.warning_at, self._warned_long_enough_at
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
+
+    @property
+    def _warned_long_enough_at(self) -> datetime | None:
+        standing = None if self.idle_since is None else _standing(self.target, self.idle_since)
+        return None if standing is None or self.policy.warning is None else standing + self.policy.warning
 
     @property
     def _may_shrink(self) -> bool:
@@ -117,8 +145,32 @@ _NOTICEABLE = 10
 """Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
 status that followed every pause between two samples would be written at every tick, for every busy workload."""
 _QUIET_SO_FAR = frozenset(
-    {DecisionReason.IDLE_NOT_LONG_ENOUGH, DecisionReason.WARMING_UP, DecisionReason.KEPT, DecisionReason.GPUS_BUSY}
+    {
+        DecisionReason.IDLE_NOT_LONG_ENOUGH,
+        DecisionReason.WARMING_UP,
+        DecisionReason.KEPT,
+        DecisionReason.GPUS_BUSY,
+        DecisionReason.WARNED,
+    }
 )
+_WARNS = frozenset(
+    {
+        DecisionReason.IDLE_NOT_LONG_ENOUGH,
+        DecisionReason.GPUS_BUSY,
+        DecisionReason.WARNED,
+        DecisionReason.IDLE_NOT_NEEDED,
+        DecisionReason.PRIORITY_LOWERED,
+        DecisionReason.GPUS_IDLE,
+        DecisionReason.RECLAIMED,
+    }
+)
+"""Reasons with which a warning is given, or stands."""
+
+
+def _standing(target: TargetState, idle_since: datetime) -> datetime | None:
+    """When its owner was warned; None where that was before its last work, or never."""
+    return target.warned_at if target.warned_at is not None and target.warned_at >= idle_since else None
+
 
 _WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
 _WAITS_FOR_QUOTA = (DecisionReason.WAITING_FOR_QUOTA, "spec.replicas is 1; not admitted yet")
@@ -186,10 +238,26 @@ def _answer_running(target: TargetState, verdict: WorkloadVerdict | None, *, pol
         return Active(
             reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
         )
-    return _answer_measured(now - target.running_since, verdict, policy, target)
+    since = _idle_since(target, verdict, policy=policy, now=now)
+    waits = _waits_for_warning(target, since, policy, now)
+    return _answer_measured(now - target.running_since, verdict, policy, target, waits)
 
 
-def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, target: TargetState) -> Answer:
+def _waits_for_warning(target: TargetState, since: datetime | None, policy: Policy, now: datetime) -> str:
+    """Why it must not be suspended yet, in words; empty where the policy asks for no warning, or one has stood."""
+    if policy.warning is None:
+        return ""
+    warning, standing = format_duration(policy.warning), None if since is None else _standing(target, since)
+    if standing is None:
+        return f"its owner is warned {warning} before it may be suspended, and has not been yet"
+    if now < standing + policy.warning:
+        return f"its owner was warned at {standing:%Y-%m-%dT%H:%M:%SZ}, {warning} before it may be suspended"
+    return ""
+
+
+def _answer_measured(
+    ran: timedelta, verdict: WorkloadVerdict, policy: Policy, target: TargetState, waits: str
+) -> Answer:
     warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
     if ran < policy.warm_up:
         return Active(reason=DecisionReason.WARMING_UP, message=f"running for {_rough(ran)} of {warm_up} warm-up")
@@ -202,7 +270,7 @@ def _answer_measured(ran: timedelta, verdict: WorkloadVerdict, policy: Policy, t
         case Unknown() as unknown:
             return unknown
         case Idle():
-            return _answer_idle(policy, target)
+            return _answer_idle(policy, target, waits)
 
 
 def _rough(duration: timedelta) -> str:
@@ -210,13 +278,19 @@ def _rough(duration: timedelta) -> str:
     return format_duration(timedelta(seconds=int(duration.total_seconds())))
 
 
-def _answer_idle(policy: Policy, target: TargetState) -> Answer:
+def _answer_idle(policy: Policy, target: TargetState, waits: str) -> Answer:
     floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
     quiet = f"every required GPU stayed below {floor} for {window}"
     if policy.mode is EnforcementMode.OBSERVE:
         return Active(reason=DecisionReason.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
     if policy.reclaim is not Reclaim.ALWAYS and not target.is_plannable:
         return Active(reason=DecisionReason.IDLE_NOT_NEEDED, message=f"{quiet}; {_NOT_PLANNABLE}")
+    if waits:
+        return Active(reason=DecisionReason.WARNED, message=f"{quiet}; {waits}")
+    return _answer_enforced(policy, target, quiet)
+
+
+def _answer_enforced(policy: Policy, target: TargetState, quiet: str) -> Answer:
     match policy.reclaim:
         case Reclaim.ALWAYS:
             return Inactive(reason=DecisionReason.GPUS_IDLE, message=quiet)

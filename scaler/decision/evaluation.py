@@ -28,9 +28,16 @@ from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, l
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
 from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
-from scaler.decision.trigger_metadata import foreign_keys, parse_metadata, resolve_policy
+from scaler.decision.trigger_metadata import (
+    SOURCES_ANNOTATION,
+    by_source,
+    foreign_keys,
+    parse_metadata,
+    resolve_policy,
+    sources_of,
+)
 from scaler.decision.wake_queries import WakeQueries
-from scaler.decision.workloads import grant_of, keep_overrides, wake_request
+from scaler.decision.workloads import grant_of, keep_overrides, wake_request, warned_at
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
@@ -351,7 +358,12 @@ class Evaluator:
         except ValueError as error:
             message = f"selector of {reference}: {error}"
             return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=message))
-        state = state_of_scale(replicas=scale.replicas, pods=pods, wake_request=self._wake(scaled_object, None))
+        state = state_of_scale(
+            replicas=scale.replicas,
+            pods=pods,
+            wake_request=self._wake(scaled_object, None),
+            warned_at=warned_at(scaled_object.metadata.annotations),
+        )
         return ScaleTarget(state=state, pods=pods)
 
     def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> str:
@@ -370,10 +382,11 @@ class Evaluator:
         found: dict[Overrides, Decision] = {}
         problems: list[str] = []
         doubt = self._doubt_in(scaled_object.metadata.namespace)
+        sources = sources_of(scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""))
         for trigger in triggers:
             try:
                 overrides = parse_metadata(trigger.metadata)
-                policy = self._policy(overrides, target.annotations)
+                policy = self._policy(by_source(overrides, sources), target.annotations)
             except MetadataError as error:
                 problems.append(str(error))
             else:
@@ -386,7 +399,7 @@ class Evaluator:
             pods=target.pods,
         )
 
-    def _policy(self, trigger: Overrides, annotations: Iterable[tuple[str, Overrides]]) -> Policy:
+    def _policy(self, trigger: Sequence[tuple[str, Overrides]], annotations: Iterable[tuple[str, Overrides]]) -> Policy:
         """Raises: MetadataError."""
         config = self.config
         return resolve_policy(
@@ -410,6 +423,11 @@ class Evaluator:
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
         return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
+
+    def judge_by(self, policy: Policy, pods: Sequence[GpuPod], at: datetime) -> WorkloadVerdict:
+        """The verdict on these pods by a policy that no ScaledObject has. Nothing is done about it."""
+        doubt = next((found for each in pods if (found := self._view_doubt(each.namespace)) is not None), None)
+        return self._verdict(pods, policy, aligned(at, self.config.interval), self._doubt or doubt)
 
     def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
         """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""

@@ -113,6 +113,12 @@ class Sampler:
         is_read = len(self._reaches) == len(self.history.signals)
         return max((reach.since for reach in self._reaches.values()), default=never) if is_read else never
 
+    @property
+    def until(self) -> datetime:
+        """Up to when every signal was read."""
+        never = datetime.min.replace(tzinfo=UTC)
+        return min((reach.until for reach in self._reaches.values()), default=never)
+
     async def refresh(self, *, end: datetime, span: timedelta) -> RefreshResult:
         """Read what is new up to `end`, and hold at least `span` of it, or come nearer to that by an hour.
 

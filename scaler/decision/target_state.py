@@ -102,6 +102,8 @@ class ObservedTarget:
     was_bound: bool = False
     """Whether a Workload was found for it before."""
     wake_request: str = ""
+    warned_at: datetime | None = None
+    """When its owner was warned last that it will be suspended."""
     wakes_foreign: bool = False
     """Whether its owner explicitly asked to run again what another client deactivated."""
     grant: str = ""
@@ -122,6 +124,8 @@ class TargetState:
     """The phase in words, such as Kueue's own on why it waits."""
     running_since: datetime | None = None
     """When the newest of its GPU pods' containers started running; never the creation time."""
+    warned_at: datetime | None = None
+    """When its owner was warned last that it will be suspended. One from before its last work counts for nothing."""
     wake_request: str = ""
     """What asks for a suspended target to run again, in words; empty where nothing does."""
     demand: str = ""
@@ -146,6 +150,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         phase=phase,
         message=message,
         running_since=running_since(target.pods),
+        warned_at=target.warned_at,
         wake_request=target.wake_request,
         grant=target.grant,
         doubt=_doubt(target, phase, message),
@@ -258,7 +263,9 @@ def running_since(pods: Sequence[GpuPod]) -> datetime | None:
     return max(starts) if starts and len(starts) == len(gpu_pods(pods)) else None
 
 
-def state_of_scale(*, replicas: int, pods: Sequence[GpuPod], wake_request: str = "") -> TargetState:
+def state_of_scale(
+    *, replicas: int, pods: Sequence[GpuPod], wake_request: str = "", warned_at: datetime | None = None
+) -> TargetState:
     """The state of a Deployment, StatefulSet or any other kind that scales its own pods.
 
     A target of which no pod with GPUs is seen counts as starting, for ever if need be: that holds it.
@@ -272,6 +279,7 @@ def state_of_scale(*, replicas: int, pods: Sequence[GpuPod], wake_request: str =
         if holders
         else "it has no pod that requests a GPU",
         running_since=running_since(pods),
+        warned_at=warned_at,
         wake_request=wake_request,
         is_plannable=False,
     )

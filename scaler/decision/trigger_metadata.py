@@ -9,11 +9,12 @@
 | mode                   | suspend, or only report                         | enforce, observe                   |
 | reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
 | idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
+| warning                | suspended only after a warning that stood so long | a duration above 0: 30m |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
 
 Laws of this file:
 
-* Metadata is a tenant's input. It sets these eight values, within bounds, and nothing else: no URL, no query.
+* Metadata is a tenant's input. It sets these nine values, within bounds, and nothing else: no URL, no query.
 * All problems are reported at once, so that an owner does not fix them one KEDA event at a time.
 * A misspelt key of this scaler is an error. To ignore it is to apply a default that its owner believes replaced, and to
   suspend a workload that was only to be observed.
@@ -24,12 +25,14 @@ being wrong by a hundred about what counts as work.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, NamedTuple
+
+import msgspec
 
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration, parse_duration
@@ -51,6 +54,7 @@ KEDA_KEYS = frozenset(
 LONGEST_DURATION = timedelta(days=30)
 """The samples kept in memory reach back as far as the longest `idleAfter` of any tenant, so there has to be a limit."""
 
+_LONGEST_SOURCE = 128
 _LONGEST_VALUE = 60
 """Characters. No sensible value is longer, and an error that repeats it has to fit a gRPC trailer and an Event."""
 
@@ -68,20 +72,43 @@ def foreign_keys(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(sorted(key for key in metadata if key not in KEDA_KEYS and not _intended_key(key)))
 
 
+SOURCES_ANNOTATION = "idlegpu.io/policy-sources"
+"""On a ScaledObject that an IdlePolicy attaches: which policy each key of the trigger metadata is from. JSON."""
+_METADATA = "trigger metadata"
+
+
+@lru_cache(maxsize=1024)
+def sources_of(annotation: str) -> Mapping[str, str]:
+    """By field of the policy. Empty for what cannot be read: it is shown, and nothing depends on it."""
+    try:
+        named = msgspec.json.decode(annotation, type=dict[str, str]) if annotation else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        named = {}
+    return {FIELD_OF_KEY[key]: source[:_LONGEST_SOURCE] for key, source in named.items() if key in FIELD_OF_KEY}
+
+
+def by_source(trigger: Overrides, sources: Mapping[str, str]) -> list[tuple[str, Overrides]]:
+    """The trigger metadata as one layer for each source, that of the cluster first."""
+    given: dict[str, dict[str, Any]] = {}
+    for name, value in trigger.given().items():
+        given.setdefault(sources.get(name, _METADATA), {})[name] = value
+    return [(source, Overrides(**given[source])) for source in sorted(given)]
+
+
 def resolve_policy(
-    trigger: Overrides,
+    trigger: Sequence[tuple[str, Overrides]],
     annotations: Iterable[tuple[str, Overrides]],
     *,
     defaults: Overrides,
     longest: timedelta,
     shortest: timedelta,
 ) -> Policy:
-    """The policy of a trigger. `annotations` are nearer than its metadata, the last one nearest.
+    """The policy of a trigger, whose metadata comes `by_source`. `annotations` are nearer, the last one nearest.
 
     Raises: MetadataError where its window is not within `shortest` (one collection interval) and `longest`.
     """
     nearer = (each for each in annotations if each[1] != _SILENT)
-    resolved = _resolve(("settings", defaults), ("trigger metadata", trigger), *nearer)
+    resolved = _resolve(("settings", defaults), *trigger, *nearer)
     if resolved.idle_after > longest:
         raise MetadataError(
             f"trigger metadata 'idleAfter': {format_duration(resolved.idle_after)} is longer than the "
@@ -214,6 +241,7 @@ _FIELDS = {
     "mode": _Field("mode", _one_of(EnforcementMode), "observe"),
     "reclaim": _Field("reclaim", _one_of(Reclaim), "OnPressure"),
     "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
+    "warning": _Field("warning", _positive_duration, "30m"),
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }
 

@@ -27,6 +27,8 @@ from scaler.kube.objects.kueue_workloads import Workload
 
 WAKE_ANNOTATION = "idlegpu.io/wake"
 KEEP_UNTIL = "idlegpu.io/keep-until"
+WARNED_AT = "idlegpu.io/warned-at"
+"""On a ScaledObject whose target has no status of ours: when its owner was warned. Written by the leader."""
 _NO = frozenset({"", "false", "no", "0"})
 
 SUSPENDED_ANNOTATION = "idlegpu.io/suspended"
@@ -155,6 +157,11 @@ def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: da
     if asked_at is not None and suspended_at is not None and asked_at <= suspended_at:
         return ""
     return f"annotation {WAKE_ANNOTATION} on {where}"
+
+
+def warned_at(annotations: Mapping[str, str]) -> datetime | None:
+    """None for what is no time, too: then the warning is given again."""
+    return _time(annotations.get(WARNED_AT, "").strip())
 
 
 def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:

@@ -83,6 +83,8 @@ class Policy:
     reclaim: Reclaim = Reclaim.ALWAYS
     idle_after_under_pressure: timedelta | None = None
     """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
+    warning: timedelta | None = None
+    """How long its owner must have been warned before it may be suspended; None: a warning is no condition."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -113,6 +115,7 @@ class Overrides:
     mode: EnforcementMode | None = None
     reclaim: Reclaim | None = None
     idle_after_under_pressure: timedelta | None = None
+    warning: timedelta | None = None
     keep_until: datetime | None = None
 
     def given(self) -> dict[str, Any]:

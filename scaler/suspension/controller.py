@@ -159,6 +159,8 @@ class SuspensionController:
             if is_scalable_workload(target := evaluation.entries[key].target):
                 self._targets[key] = key[0], target
                 targets.add((key[0], target))
+            elif any(each.policy.warning is not None for each in evaluation.entries[key].triggers.values()):
+                self._queue.add(ReconcileRequest(SCALED_OBJECT, key))
         for namespace, target in targets:
             digest = status_digest(prevailing(evaluation.decisions_on(namespace, target)))
             if digests.get((namespace, target)) != digest:
@@ -212,6 +214,6 @@ class SuspensionController:
 
     async def _look(self, subject: ReconcileRequest) -> None:
         if subject.resource == SCALED_OBJECT:
-            await self.reconciler.remove_wake_of_scaled_object(subject.key)
+            await self.reconciler.reconcile_scaled_object(subject.key)
         elif await self.reconciler.reconcile(subject.key) in _IN_MOTION:
             self._queue.add_after(subject, self.look_again.total_seconds())

@@ -24,7 +24,7 @@ from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
 from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
-from scaler.decision.workloads import WAKE_ANNOTATION, observe, wake_request
+from scaler.decision.workloads import WAKE_ANNOTATION, WARNED_AT, observe, wake_request, warned_at
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.kube.events import ObjectReference
@@ -35,6 +35,7 @@ from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.suspension.status import warned_at as next_warning
 from scaler.suspension.transitions import SuspensionStep, next_step, workload_patch
 
 log = structlog.get_logger(__name__)
@@ -227,7 +228,7 @@ class SuspensionReconciler:
     def _announce_changes(self, scalable: ScalableWorkload, state: TargetState, status: Mapping[str, Any]) -> None:
         about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
         if status["warnedAt"] and status["warnedAt"] != timestamp(scalable.status.warned_at):
-            message = f"GPUs idle since {status['idleSince']}; suspended at {status['suspendAt']}"
+            message = _warning(status["idleSince"], status["suspendAt"])
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
         is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
         if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
@@ -247,8 +248,35 @@ class SuspensionReconciler:
         if has_wake_annotation(scalable.metadata) and runs and not may_suspend:
             await self._remove_annotation(SCALABLE_WORKLOAD, scalable.metadata)
 
-    async def remove_wake_of_scaled_object(self, key: Key) -> None:
-        """Remove a ScaledObject's wake annotation once it has taken effect. Raises: KubeError; try again later.
+    async def reconcile_scaled_object(self, key: Key) -> None:
+        """Write what is owed to a ScaledObject: its warning, and the end of a wake-up. Raises: KubeError."""
+        await self._write_warning(key)
+        await self._remove_wake_of_scaled_object(key)
+
+    async def _write_warning(self, key: Key) -> None:
+        """When the owner was warned, where the target has no status for it. The Event follows."""
+        scaled_object, evaluation = self._cluster.scaled_objects.get(*key), self._decision_cache.evaluation
+        entry = evaluation.entries.get(key) if evaluation is not None else None
+        if scaled_object is None or entry is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
+            return
+        decision, metadata = prevailing(list(entry.triggers.values())), scaled_object.metadata
+        if decision is None or (decision.policy.warning is None and WARNED_AT not in metadata.annotations):
+            return
+        known = warned_at(metadata.annotations)
+        wanted = next_warning(known, decision, now=self._clock()) if decision.policy.warning is not None else None
+        if timestamp(wanted) == metadata.annotations.get(WARNED_AT):
+            return
+        body = {
+            "metadata": {"annotations": {WARNED_AT: timestamp(wanted)}, "resourceVersion": metadata.resource_version}
+        }
+        await self._api.patch(SCALED_OBJECT.path(*key), body)
+        if wanted is not None:
+            message = _warning(timestamp(decision.idle_since), timestamp(decision.suspend_at))
+            about = ObjectReference.of(SCALED_OBJECT, metadata)
+            self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
+
+    async def _remove_wake_of_scaled_object(self, key: Key) -> None:
+        """Remove a ScaledObject's wake annotation once it has taken effect.
 
         It has when KEDA gets 1 for the target and the target is scaled to 1. One that is set while its target is being
         suspended stays, and counts from when it is suspended.
@@ -297,6 +325,11 @@ def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, st
         SuspensionEventReason.SCALED_TO_ZERO,
         "replicas was set to 0 (kubectl scale, another trigger, or an annotation of KEDA's)",
     )
+
+
+def _warning(idle_since: str | None, suspend_at: str | None) -> str:
+    then = f"suspended at {suspend_at}" if suspend_at else "may be suspended for a pending Workload that needs them"
+    return f"GPUs idle since {idle_since}; {then}"
 
 
 def _runs(decision: Decision) -> bool:

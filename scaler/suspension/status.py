@@ -96,18 +96,18 @@ def _times(
     return {
         "suspendedAt": timestamp(suspended_at),
         "resumedAt": timestamp(resumed_at),
-        "warnedAt": timestamp(_warned_at(status, decision, now=now)),
+        "warnedAt": timestamp(warned_at(status.warned_at, decision, now=now)),
     }
 
 
-def _warned_at(status: ScalableWorkloadStatus, decision: Decision | None, *, now: datetime) -> datetime | None:
+def warned_at(known: datetime | None, decision: Decision | None, *, now: datetime) -> datetime | None:
     """When its owner was warned of the suspension that is near; forgotten as soon as work is seen."""
     if decision is None or (decision.idle_since is None and _is_unknown(decision)):
-        return status.warned_at
+        return known
     if decision.idle_since is None:
         return None
-    if status.warned_at and status.warned_at >= decision.idle_since:
-        return status.warned_at
+    if known and known >= decision.idle_since:
+        return known
     return now if is_warning_due(decision) else None
 
 

@@ -25,6 +25,7 @@ from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
+from scaler.suspension.status import warned_at as next_warning
 
 DOUBT = unknown(UnknownReason.WORKLOAD_MISSING, "its Kueue Workload has vanished")
 
@@ -55,6 +56,15 @@ FINISHED_AT_0 = a_target(desired_replicas=0, phase=Phase.FINISHED)
 GRANTED = a_target(grant=PLAN)
 HELD = a_target(desired_replicas=0, phase=Phase.HELD, grant=PLAN)
 WANTED = a_target(demand="demand query 'inbox'")
+
+WARNING = {"warning": minutes(20)}
+BOOST = {"reclaim": Reclaim.PRIORITY_BOOST}
+
+
+def warned(ago: float) -> TargetState:
+    """So many minutes ago. It is quiet since 110 minutes ago."""
+    return a_target(warned_at=NOON - minutes(ago))
+
 
 TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "vanished": (a_target(doubt=DOUBT), IDLE, NONE, "error WorkloadMissing"),
@@ -89,6 +99,18 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "a wake-up does not keep": (a_target(wake_request="annotation"), IDLE, NONE, "0 GPUsIdle"),
     "idle, and in demand": (WANTED, IDLE, NONE, "1 Kept"),
     "unknown, and in demand": (WANTED, UNKNOWN, NONE, "1 Kept"),
+    "idle, and not warned": (a_target(), IDLE, WARNING, "1 Warned"),
+    "warned 19 of 20 min": (warned(19), IDLE, WARNING, "1 Warned"),
+    "warned 20 of 20 min": (warned(20), IDLE, WARNING, "0 GPUsIdle"),
+    "warned before its last work": (warned(111), IDLE, WARNING, "1 Warned"),
+    "warned, and busy": (warned(20), BUSY, WARNING, "1 GPUsBusy"),
+    "warned, and unknown": (warned(20), UNKNOWN, WARNING, "error StaleSamples"),
+    "not warned, mode observe": (a_target(), IDLE, WARNING | OBSERVE, "1 ObserveOnly"),
+    "not warned is no candidate": (a_target(), IDLE, WARNING | ON_PRESSURE, "1 Warned"),
+    "nor is taken by a plan": (GRANTED, IDLE, WARNING | ON_PRESSURE, "1 Warned"),
+    "warned is a candidate": (warned(20), IDLE, WARNING | ON_PRESSURE, "1 IdleNotNeeded"),
+    "and is taken": (replace(warned(20), grant=PLAN), IDLE, WARNING | ON_PRESSURE, "0 Reclaimed"),
+    "not warned keeps its priority": (a_target(), IDLE, WARNING | BOOST, "1 Warned"),
     "idle, and no plan takes it": (a_target(), IDLE, ON_PRESSURE, "1 IdleNotNeeded"),
     "idle, and a plan takes it": (GRANTED, IDLE, ON_PRESSURE, "0 Reclaimed"),
     "a plan takes nothing that works": (GRANTED, BUSY, ON_PRESSURE, "1 GPUsBusy"),
@@ -356,3 +378,49 @@ def test_while_it_is_in_demand_no_suspension_is_foreseen() -> None:
     )
     assert unwanted.suspend_at is not None
     assert wanted.suspend_at is None
+
+
+# ------------------------------------------------------------------------------------------------------------- warnings
+
+
+@given(
+    works=st.lists(st.booleans(), min_size=150, max_size=150),
+    leads=st.lists(st.booleans(), min_size=150, max_size=150),
+    window=st.integers(1, 30),
+    warning=st.integers(1, 40),
+)
+def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
+    works: list[bool], leads: list[bool], window: int, warning: int
+) -> None:
+    """Minute by minute, with leaders that come and go. Work is rare, or nothing would ever be idle."""
+    known: datetime | None = None
+    given_policy = policy(idle_after=minutes(window), warm_up=timedelta(0), warning=minutes(warning))
+    worked_at = [n for n, works_now in enumerate(works) if works_now and n % 45 < 3]
+    warned_since: int | None = None
+    for now in range(150):
+        last = max((n for n in worked_at if n <= now), default=None)
+        last_at = None if last is None else at(60 * last)
+        found = BUSY if last is not None and now - last < window else IDLE
+        target = a_target(running_since=at(-60), warned_at=known)
+        seen = verdict(found, gpu_evidence(found, last_active_at=last_at))
+        decision = decide(target, seen, policy=given_policy, now=at(60 * now))
+        if isinstance(decision.answer, Inactive):
+            assert warned_since is not None
+            assert now - warned_since >= warning
+            assert last is None or last < warned_since
+        if leads[now]:
+            before, known = known, next_warning(known, decision, now=at(60 * now))
+            if known != before:
+                warned_since = now if known is not None else None
+
+
+def test_a_warning_costs_no_time_where_it_can_be_given_early() -> None:
+    warning_at, suspend_at = [], []
+    for warning in (10, 30, 50):
+        quiet = verdict(BUSY, gpu_evidence(BUSY, last_active_at=NOON - minutes(1)))
+        decision = decided(a_target(), quiet, warning=minutes(warning))
+        warning_at.append(decision.warning_at)
+        suspend_at.append(decision.suspend_at)
+    since = NOON - minutes(1)
+    assert warning_at == [since + minutes(20), since, since]
+    assert suspend_at == [since + minutes(30), NOON + minutes(30), NOON + minutes(50)]

@@ -224,6 +224,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("gpus", "all", "built-in default"),
         ("reclaim", "Always", "built-in default"),
         ("idleAfterUnderPressure", "30m", "built-in default"),
+        ("warning", "-", "built-in default"),
         ("mode", "enforce", "trigger metadata"),
         ("keepUntil", "-", "built-in default"),
     }

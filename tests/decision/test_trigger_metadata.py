@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.trigger_metadata import KEDA_KEYS, foreign_keys, parse_metadata
+from scaler.decision.trigger_metadata import (
+    KEDA_KEYS,
+    by_source,
+    foreign_keys,
+    parse_metadata,
+    resolve_policy,
+    sources_of,
+)
 from scaler.errors import MetadataError
 from scaler.idleness.policy import EnforcementMode, GpuRule, Overrides, Reclaim
 
@@ -201,3 +208,31 @@ def test_every_key_is_foreign_or_used_or_refused(metadata: dict[str, str]) -> No
     except MetadataError:
         return
     assert len(parsed.given()) + len(foreign) == len(metadata.keys() - KEDA_KEYS)
+
+
+# ----------------------------------------------------------------------------------------------- what IdlePolicies set
+
+
+def test_a_value_that_an_idle_policy_set_is_from_it_and_any_other_from_the_trigger() -> None:
+    written = '{"idleAfter": "IdlePolicy/a", "gpus": "ClusterIdlePolicy/b", "other": "x", "mode": "IdlePolicy/a"}'
+    given = parse_metadata({"idleAfter": "20m", "gpus": "any", "warmUp": "1m"})
+    layers = by_source(given, sources_of(written))
+    found = resolve_policy(layers, (), defaults=Overrides(), longest=timedelta(days=1), shortest=timedelta(seconds=30))
+    assert found.sources == {
+        "idle_after": "IdlePolicy/a",
+        "gpus": "ClusterIdlePolicy/b",
+        "warm_up": "trigger metadata",
+    }
+    assert (found.idle_after, found.warm_up, str(found.gpus)) == (timedelta(minutes=20), timedelta(minutes=1), "any")
+
+
+@pytest.mark.parametrize("written", ["", "{", "[]", '{"idleAfter": 1}', '"IdlePolicy/a"'])
+def test_sources_that_cannot_be_read_name_none(written: str) -> None:
+    assert sources_of(written) == {}
+    [(source, _)] = by_source(parse_metadata({"idleAfter": "20m"}), sources_of(written))
+    assert source == "trigger metadata"
+
+
+def test_a_source_is_shown_and_must_not_fill_a_page() -> None:
+    [source] = sources_of(f'{{"mode": "{"x" * 5_000}"}}').values()
+    assert len(source) == 128

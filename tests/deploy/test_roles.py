@@ -7,10 +7,10 @@ import pytest
 
 from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 from scaler.app.settings.model import Settings
-from scaler.kube.objects.resources import DEPLOYMENT, STATEFUL_SET
+from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
 from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RuleUser, attributes_of
 
-TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET})
+TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET})
 """What the chart's default values name as kinds that are scaled."""
 READS = {"get", "list", "watch"}
 WRITERS_OF_CLAIMS = {"provisioningrequests", "podtemplates"}

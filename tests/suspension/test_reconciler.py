@@ -1,16 +1,20 @@
 """The reconciler against the embedded API, one round at a time; Kueue, KEDA and the owner are played by the test."""
 
 import json
+from datetime import datetime
 
 import pytest
 from builders import (
     ACTIVE,
     INACTIVE,
+    NOON,
     WorkloadJson,
     a_target,
     at,
     decision,
     gpu_evidence,
+    minutes,
+    policy,
     verdict,
 )
 from loops_builders import MemoryStore
@@ -24,6 +28,7 @@ from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle
+from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.reflector import NotWatched
 from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
@@ -365,6 +370,33 @@ async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
     leader.decides(decision(ACTIVE))
     await leader.reconciles()
     assert "warnedAt" not in await running.status()
+
+
+async def test_the_owner_of_a_deployment_is_warned_by_an_annotation_and_an_event_once(cluster, leader):
+    deployment = ScaleTargetRef(name="notebook")
+    body = {"scaleTargetRef": {"name": "notebook"}, "triggers": []}
+    await cluster.create(SCALED_OBJECT, {"metadata": {"name": "notebook"}, "spec": body})
+    soon = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="not long enough")
+    asked = policy(warning=minutes(20))
+    reconciler = SuspensionReconciler(
+        leader.transport, leader.copies, leader.decision_cache, leader.recorder, clock=lambda: NOON
+    )
+
+    async def decides(answer: Active, idle_since: datetime | None) -> str | None:
+        made = decision(answer, verdict=verdict(), idle_since=idle_since, policy=asked)
+        leader.decides(made, target=deployment, name="notebook")
+        await until(leader.is_current)
+        await reconciler.reconcile_scaled_object(("demo", "notebook"))
+        annotations = (await cluster.read(SCALED_OBJECT, "notebook"))["metadata"].get("annotations", {})
+        return annotations.get("idlegpu.io/warned-at")
+
+    assert await decides(soon, at(-300)) is None, "5 of 30 minutes: not yet"
+    warned_at = await decides(soon, at(-700))
+    assert warned_at is not None
+    assert await decides(soon, at(-700)) == warned_at
+    [event] = await leader.events("ScaledObject")
+    assert event.startswith("SuspendSoon: GPUs idle since 2026-12-01T11:48:20Z; suspended at ")
+    assert await decides(ACTIVE, None) is None, "it worked again"
 
 
 async def wake_annotation(cluster: SmallCluster) -> str | None:

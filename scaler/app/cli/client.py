@@ -75,6 +75,11 @@ class ScalerClient:
         logs.configure(level="error", style="text")
         return await Runtime(settings).query_once(here, with_quota=with_quota, needs_verdicts=needs_verdicts)
 
+    def has_metrics_source(self) -> bool:
+        """Whether the settings name one. Raises: ConfigurationError."""
+        settings = load(self.config, environ=os.environ, flags=self.flags)
+        return bool(settings.prometheus.url or settings.dcgm.endpoints)
+
     async def _fetch(self, path: Sequence[str], query: Sequence[tuple[str, str]], key: str) -> Json:
         url = "/".join([f"{self.server.rstrip('/')}/api/v1", *(quote(part, safe="") for part in path)])
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS)

@@ -248,6 +248,84 @@ def doctor(
     sys.exit(run_doctor(client, user=user, connect_to=connect_to))
 
 
+Workload = Annotated[
+    str, typer.Argument(metavar="NAMESPACE/NAME", help="A ScaledObject, what it scales, or the job that it belongs to.")
+]
+
+
+@app.command()
+def keep(
+    name: Workload,
+    duration: Annotated[str, _option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
+    until: Annotated[str, _option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Keep a workload from being suspended for a while.
+
+    Sets the annotation idlegpu.io/keep-until of its ScaledObject, with your own permissions.
+    """
+    from scaler.app.cli.request import run_keep
+
+    sys.exit(run_keep(_kube_client(config, kubeconfig, context), name, duration=duration, until=until))
+
+
+@app.command()
+def wake(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+    """Wake a suspended workload up.
+
+    Sets the annotation idlegpu.io/wake of its ScaledObject, with your own permissions. It comes back once it gets its
+    quota.
+    """
+    from scaler.app.cli.request import run_wake
+
+    sys.exit(run_wake(_kube_client(config, kubeconfig, context), name))
+
+
+def _kube_client(config: Path | None, kubeconfig: Path | None, context: str | None) -> "ScalerClient":
+    """For verbs that need nothing but the Kubernetes API."""
+    from scaler.app.cli.client import ScalerClient
+
+    flags = {"kubernetes.kubeconfig": kubeconfig, "kubernetes.context": context}
+    return ScalerClient(server="", local=True, config=config, flags=flags, as_json=False)
+
+
+policy = typer.Typer(help="Try IdlePolicies.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(policy, name="policy")
+
+
+@policy.command("test")
+def policy_test(
+    file: Annotated[
+        list[Path], _option("--filename", "-f", about="IdlePolicies and ClusterIdlePolicies (YAML); - for stdin.")
+    ],
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    prometheus_url: PrometheusUrl = None,
+    dcgm_endpoint: DcgmEndpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what policies would do, before they are applied.
+
+    Which jobs would follow them, what would differ from now, and which would be suspended at once. Reads the cluster
+    and, where a metrics source is named, its samples with your own permissions. Changes nothing. Exits with status 1 if
+    a policy is not valid.
+    """
+    from scaler.app.cli.client import ScalerClient
+    from scaler.app.cli.policy import run_policy_test
+
+    flags = {
+        "kubernetes.kubeconfig": kubeconfig,
+        "kubernetes.context": context,
+        "prometheus.url": prometheus_url,
+        "dcgm.endpoints": dcgm_endpoint or None,
+    }
+    client = ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
+    sys.exit(run_policy_test(client, file))
+
+
 @app.command()
 def version() -> None:
     """Print the version."""

@@ -263,11 +263,29 @@ class WakeSettings(Section):
     """Label whose value is the ScaledObject's name."""
 
 
+class AuthenticationRefSettings(Section):
+    """A TriggerAuthentication of the namespace, or a ClusterTriggerAuthentication."""
+
+    kind: Literal["TriggerAuthentication", "ClusterTriggerAuthentication"] = "ClusterTriggerAuthentication"
+    """Its kind."""
+    name: str = Field(min_length=1)
+    """Its name."""
+
+
 class KedaSettings(Section):
-    """Which ScaledObjects are evaluated."""
+    """Which ScaledObjects are evaluated, and what those that an IdlePolicy attaches have in common."""
 
     scaler_addresses: tuple[str, ...] = ()
-    """Values of `scalerAddress` that mean this scaler. Empty: every external trigger is evaluated."""
+    """Values of `scalerAddress` that mean this scaler. Empty: every external trigger is evaluated. ScaledObjects that
+    an IdlePolicy attaches have the first one."""
+    enable_tls: bool = False
+    """Whether KEDA calls the scaler with TLS in ScaledObjects that an IdlePolicy attaches."""
+    authentication_ref: AuthenticationRefSettings | None = None
+    """The authenticationRef of their triggers."""
+    polling_interval: Duration = timedelta(seconds=30)
+    """Their pollingInterval."""
+    cooldown_period: Duration = timedelta(minutes=5)
+    """Their cooldownPeriod and initialCooldownPeriod."""
 
 
 class FleetReporter(StrEnum):

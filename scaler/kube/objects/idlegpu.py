@@ -5,6 +5,7 @@ from datetime import datetime
 from msgspec import Raw, field
 
 from scaler.kube.objects.core import Condition, ConditionedStatus, ObjectMeta, Struct
+from scaler.kube.objects.kueue_queues import LabelSelector
 
 # ------------------------------------------------------------------------------------------------- ScalableWorkload
 
@@ -139,4 +140,45 @@ class ReclaimPolicySpec(Struct, frozen=True):
 class ReclaimPolicy(Struct, frozen=True):
     metadata: ObjectMeta
     spec: ReclaimPolicySpec = ReclaimPolicySpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+
+# ------------------------------------------------------------------------------- IdlePolicy and ClusterIdlePolicy
+
+
+class JobSelector(Struct, frozen=True):
+    namespaces: LabelSelector | None = None
+    """By their labels; of a ClusterIdlePolicy only."""
+    kinds: tuple[str, ...] = ()
+    labels: LabelSelector | None = None
+    queues: tuple[str, ...] = ()
+    priority_classes: tuple[str, ...] = ()
+    gpu_models: tuple[str, ...] = ()
+
+
+class JobExclusion(JobSelector, frozen=True):
+    until: datetime | None = None
+    reason: str = ""
+
+
+class IdlePolicySpec(Struct, frozen=True):
+    precedence: int = 0
+    selector: JobSelector = JobSelector()
+    exclude: tuple[JobExclusion, ...] = ()
+    mode: str = ""
+    """`Observe` or `Enforce`. Empty, as the texts below: the policy does not say."""
+    idle_after: str = ""
+    warm_up: str = ""
+    active_above: str = ""
+    gpus: str = ""
+    reclaim: str = ""
+    idle_after_under_pressure: str = ""
+    warning: str = ""
+
+
+class IdlePolicy(Struct, frozen=True):
+    """A ClusterIdlePolicy is one without a namespace."""
+
+    metadata: ObjectMeta
+    spec: IdlePolicySpec = IdlePolicySpec()
     status: ConditionedStatus = ConditionedStatus()

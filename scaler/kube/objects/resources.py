@@ -98,6 +98,9 @@ TRIGGER_AUTHENTICATION = _of("keda.sh/v1alpha1", "triggerauthentications", "Trig
 CLUSTER_TRIGGER_AUTHENTICATION = _of(
     "keda.sh/v1alpha1", "clustertriggerauthentications", "ClusterTriggerAuthentication", namespaced=False
 )
+IDLE_POLICY = _of("idlegpu.io/v1alpha1", "idlepolicies", "IdlePolicy")
+CLUSTER_IDLE_POLICY = _of("idlegpu.io/v1alpha1", "clusteridlepolicies", "ClusterIdlePolicy", namespaced=False)
+LEADER_WORKER_SET = _of("leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet")
 SCALABLE_WORKLOAD = _of("idlegpu.io/v1alpha1", "scalableworkloads", "ScalableWorkload")
 RECLAIM_POLICY = _of("idlegpu.io/v1alpha1", "reclaimpolicies", "ReclaimPolicy", namespaced=False)
 WORKLOAD = _of("kueue.x-k8s.io/v1beta2", "workloads", "Workload")
@@ -110,3 +113,28 @@ PROVISIONING_REQUEST = _of("autoscaling.x-k8s.io/v1", "provisioningrequests", "P
 PROVISIONING_REQUEST_BETA = _of("autoscaling.x-k8s.io/v1beta1", "provisioningrequests", "ProvisioningRequest")
 """Where only this version is served; both have the same schema."""
 RAY_CLUSTER = _of("ray.io/v1", "rayclusters", "RayCluster")
+RAY_JOB = _of("ray.io/v1", "rayjobs", "RayJob")
+RAY_SERVICE = _of("ray.io/v1", "rayservices", "RayService")
+JOB_SET = _of("jobset.x-k8s.io/v1alpha2", "jobsets", "JobSet")
+TRAIN_JOB = _of("trainer.kubeflow.org/v1alpha1", "trainjobs", "TrainJob")
+PYTORCH_JOB = _of("kubeflow.org/v1", "pytorchjobs", "PyTorchJob")
+TF_JOB = _of("kubeflow.org/v1", "tfjobs", "TFJob")
+XGBOOST_JOB = _of("kubeflow.org/v1", "xgboostjobs", "XGBoostJob")
+PADDLE_JOB = _of("kubeflow.org/v1", "paddlejobs", "PaddleJob")
+JAX_JOB = _of("kubeflow.org/v1", "jaxjobs", "JAXJob")
+MPI_JOB = _of("kubeflow.org/v2beta1", "mpijobs", "MPIJob")
+JOB_KINDS = (
+    JOB,
+    RAY_CLUSTER,
+    RAY_JOB,
+    RAY_SERVICE,
+    JOB_SET,
+    TRAIN_JOB,
+    PYTORCH_JOB,
+    TF_JOB,
+    XGBOOST_JOB,
+    PADDLE_JOB,
+    JAX_JOB,
+    MPI_JOB,
+)
+"""Those that Kueue has integrations for, and whose Workloads are the jobs' own."""

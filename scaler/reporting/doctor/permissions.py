@@ -18,6 +18,8 @@ class RuleUser(StrEnum):
 
     SCALER = "the scaler"
     RECONCILER = "the reconciler"
+    POLICIES = "IdlePolicies"
+    CLUSTER_POLICIES = "ClusterIdlePolicies"
     PLANS = "plans"
     CHECKS = "AdmissionChecks"
     PROVISIONING = "provisioning"
@@ -68,6 +70,20 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     # Also processes that only answer KEDA: one of them shows what is counted about the cluster.
     RequiredRule(part=RuleUser.SCALER, verbs=("get", "create", "update"), on=_on(kinds.LEASE), in_lease_namespace=True),
     RequiredRule(part=RuleUser.RECONCILER, verbs=("create", "patch"), on=_on(kinds.EVENT)),
+    RequiredRule(part=RuleUser.POLICIES, verbs=("get", "list", "watch"), on=_on(kinds.IDLE_POLICY)),
+    RequiredRule(
+        part=RuleUser.POLICIES,
+        verbs=("list", "watch"),
+        on=_on(*kinds.JOB_KINDS, kinds.DEPLOYMENT, kinds.STATEFUL_SET, kinds.LEADER_WORKER_SET),
+    ),
+    RequiredRule(part=RuleUser.POLICIES, verbs=("patch",), on=_on(kinds.IDLE_POLICY, subresource="status")),
+    RequiredRule(
+        part=RuleUser.POLICIES, verbs=("create", "delete"), on=_on(kinds.SCALABLE_WORKLOAD, kinds.SCALED_OBJECT)
+    ),
+    RequiredRule(part=RuleUser.CLUSTER_POLICIES, verbs=("get", "list", "watch"), on=_on(kinds.CLUSTER_IDLE_POLICY)),
+    RequiredRule(
+        part=RuleUser.CLUSTER_POLICIES, verbs=("patch",), on=_on(kinds.CLUSTER_IDLE_POLICY, subresource="status")
+    ),
     RequiredRule(
         part=RuleUser.PLANS,
         verbs=("list", "watch"),
@@ -97,7 +113,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
 )
 
 
-CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER})
+CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES})
 """Where only some namespaces are watched: quota and nodes are not known then."""
 
 

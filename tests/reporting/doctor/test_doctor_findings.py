@@ -12,7 +12,7 @@ from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
-from scaler.kube.objects.resources import DEPLOYMENT
+from scaler.kube.objects.resources import DEPLOYMENT, JOB_KINDS
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS
 from scaler.reporting.doctor.diagnosis import diagnose
@@ -220,9 +220,11 @@ def test_where_only_some_namespaces_are_watched_nothing_of_the_whole_cluster_is_
         if each.resource != "leases":
             others[each.namespace].add(replace(each, namespace=""))
     assert others["a"] == others["b"]
-    assert {each.resource for each in others["a"]} == {
-        "pods", "scaledobjects", "workloads", "scalableworkloads", "deployments", "events"
-    }  # fmt: skip
+    jobs = {each.plural for each in JOB_KINDS}
+    assert {each.resource for each in others["a"]} - jobs == {
+        *("pods", "scaledobjects", "workloads", "scalableworkloads", "events", "idlepolicies"),
+        *("deployments", "statefulsets", "leaderworkersets"),
+    }
 
 
 def test_the_lease_is_reviewed_by_its_name_but_for_its_creation():

@@ -1,0 +1,1 @@
+"""Which jobs are scaled because an IdlePolicy says so: their ScalableWorkloads and ScaledObjects."""

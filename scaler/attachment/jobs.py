@@ -1,0 +1,221 @@
+"""Which jobs hold GPUs, or wait for some: the owners of Kueue Workloads, and what scales its own pods.
+
+Laws:
+
+* The owner of a Workload is read for its labels: Kueue does not copy them. Its kind is followed from when a Workload
+  of that kind is met; until it is listed the job is not known, and nothing is done about it.
+* Single pods and groups that Kueue admits one by one belong to a Deployment, StatefulSet or LeaderWorkerSet, which is
+  the job then.
+* A job whose Workload has finished is none any more.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from math import isinf
+from typing import Any
+
+import structlog
+
+from scaler.attachment.policy import Job
+from scaler.clock import Turns
+from scaler.decision.cluster_state import ClusterState, seconds_since_heard
+from scaler.decision.workloads import group_of
+from scaler.errors import KubeError
+from scaler.idleness.pods import GpuPod
+from scaler.kube.discovery import Discovery
+from scaler.kube.object_cache import Change, Keep, T, whole
+from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Resource
+from scaler.kube.objects.scaled_kinds import ScaledKind
+from scaler.kube.reflector import Denied, Reflector
+from scaler.kube.transport import KubeTransport
+
+log = structlog.get_logger(__name__)
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
+SCALED_KINDS = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
+_OF_PODS = frozenset({("", "Pod"), *((each.group, each.kind) for each in SCALED_KINDS)})
+"""(group, kind) of owners of Workloads that are not the job itself, or are scaled without their Workload."""
+
+Models = Callable[[GpuPod], Collection[str]]
+"""A pod → the models of its GPUs, as far as they have shown samples."""
+
+
+class JobWatch:
+    """Run it as a task; it subscribes nothing of the cluster's own stores. `changed` is called when a job changed."""
+
+    def __init__(
+        self,
+        transport: KubeTransport,
+        cluster: ClusterState,
+        *,
+        namespaces: Collection[str] = (),
+        models: Models,
+        changed: Callable[[], None],
+    ) -> None:
+        self._transport, self._cluster, self._namespaces = transport, cluster, namespaces
+        self._models, self._changed = models, changed
+        self._discovery = Discovery(transport)
+        self._scaled = {each: self._reflector(each, ScaledKind, _kept(cluster.gpus)) for each in SCALED_KINDS}
+        self._owners: dict[tuple[str, str], Reflector[PartialObjectMetadata]] = {}
+        """By (group, kind)."""
+        self._tasks: asyncio.TaskGroup | None = None
+        self._needed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Follow jobs from when they are needed: without policies nothing is."""
+        await self._needed.wait()
+        async with asyncio.TaskGroup() as self._tasks:
+            for each in self._followed:
+                self._tasks.create_task(each.run())
+
+    def unlisted(self) -> str:
+        """Why not all jobs are known; empty where they are. Of kinds that may not be listed none is."""
+        waited = [each for each in self._followed if isinf(seconds_since_heard(each)) and not _is_denied(each)]
+        return ", ".join(f"{each.resource.qualified_name} are not listed yet" for each in waited)
+
+    def denied(self) -> list[str]:
+        """The kinds that may not be listed, and why."""
+        return [
+            f"{x.resource.qualified_name}: {x.state.message}" for x in self._followed if isinstance(x.state, Denied)
+        ]
+
+    async def follow(self) -> None:
+        """Follow the kinds of all owners of Workloads with GPUs."""
+        self._needed.set()
+        for workload in self._gangs():
+            owner = workload.metadata.controller_owner
+            kind = None if owner is None else (group_of(owner.api_version), owner.kind)
+            if owner is None or kind is None or kind in self._owners or kind in _OF_PODS:
+                continue
+            with suppress(KubeError):
+                resource = await self._discovery.resolve_kind(owner.api_version, owner.kind)
+                self._owners[kind] = reflector = self._reflector(resource, PartialObjectMetadata)
+                if self._tasks is not None:
+                    self._tasks.create_task(reflector.run())
+
+    async def jobs(self, namespace_labels: Callable[[str], dict[str, str]]) -> list[Job]:
+        """All jobs that are known."""
+        found: dict[str, Job] = {}
+        turns = Turns()
+        for workload in self._gangs():
+            job = self._of_workload(workload, namespace_labels)
+            if job is not None:
+                found[job.uid] = job
+            await turns.give_way()
+        for resource, reflector in self._scaled.items():
+            for each in reflector.items():
+                found[each.metadata.uid] = self._of_scaled(resource, each, namespace_labels)
+                await turns.give_way()
+        return [*found.values()]
+
+    def pods_of(self, job: Job) -> Sequence[GpuPod]:
+        """Its pods with GPUs."""
+        for resource, reflector in self._scaled.items():
+            found = reflector.get(job.namespace, job.name) if resource.kind == job.kind else None
+            if found is not None:
+                return self._cluster.pods_of_selector(job.namespace, _selector(resource, found))
+        owned = self._cluster.workloads.by_index("owner", job.key)
+        return [pod for workload in owned for pod in self._cluster.pods_of_workload(workload) if pod.gpus]
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _reflector(self, resource: Resource, kind: type[T], keep: Keep[T] = whole) -> Reflector[T]:
+        made = Reflector(self._transport, resource, kind, namespaces=self._namespaces, keep=keep)
+        made.subscribe(self._heard)
+        return made
+
+    @property
+    def _followed(self) -> list[Reflector[Any]]:
+        return [*self._scaled.values(), *self._owners.values()]
+
+    def _heard(self, change: Change[Any]) -> None:
+        """Most changes of a job are of its status."""
+        if change.old is None or change.new is None or _matters(change.old) != _matters(change.new):
+            self._changed()
+
+    def _gangs(self) -> Iterator[Workload]:
+        """Workloads with GPUs that have not finished."""
+        gpus = self._cluster.gpus
+        for each in self._cluster.workloads.items():
+            asks = any(gpus.of_pod(pod_set.template.spec) for pod_set in each.spec.pod_sets)
+            if asks and not is_true(each.status.conditions, "Finished"):
+                yield each
+
+    def _of_workload(self, workload: Workload, namespace_labels: Callable[[str], dict[str, str]]) -> Job | None:
+        owner = workload.metadata.controller_owner
+        if owner is None or (group_of(owner.api_version), owner.kind) in _OF_PODS:
+            return None
+        followed = self._owners.get((group_of(owner.api_version), owner.kind))
+        seen = followed.get(workload.metadata.namespace, owner.name) if followed is not None else None
+        if seen is None or seen.metadata.uid != owner.uid or seen.metadata.deletion_timestamp is not None:
+            return None
+        priority = workload.spec.priority_class_ref
+        pods = self._cluster.pods_of_workload(workload)
+        return Job(
+            namespace=workload.metadata.namespace,
+            api_version=owner.api_version,
+            kind=owner.kind,
+            name=owner.name,
+            uid=owner.uid,
+            namespace_labels=namespace_labels(workload.metadata.namespace),
+            labels=seen.metadata.labels,
+            queue=workload.spec.queue_name,
+            priority_class=priority.name if priority else "",
+            gpu_models=self._models_of(pods),
+        )
+
+    def _of_scaled(
+        self, resource: Resource, found: ScaledKind, namespace_labels: Callable[[str], dict[str, str]]
+    ) -> Job:
+        metadata: ObjectMeta = found.metadata
+        names = {each.spec.priority_class_name for each in found.spec.templates} - {""}
+        replicas = found.spec.replicas
+        return Job(
+            namespace=metadata.namespace,
+            api_version=resource.api_version,
+            kind=resource.kind,
+            name=metadata.name,
+            uid=metadata.uid,
+            namespace_labels=namespace_labels(metadata.namespace),
+            labels=metadata.labels,
+            queue=metadata.labels.get(QUEUE_LABEL, ""),
+            priority_class=metadata.labels.get(PRIORITY_LABEL) or min(names, default=""),
+            gpu_models=self._models_of(self._cluster.pods_of_selector(metadata.namespace, _selector(resource, found))),
+            problem=f"it has {replicas} replicas; only what has one is scaled between 1 and 0" if replicas > 1 else "",
+        )
+
+    def _models_of(self, pods: Iterable[GpuPod]) -> frozenset[str] | None:
+        found = frozenset(model for pod in pods for model in self._models(pod) if model)
+        return found or None
+
+
+def _matters(found: PartialObjectMetadata | ScaledKind) -> object:
+    metadata = found.metadata
+    spec = found.spec if isinstance(found, ScaledKind) else None
+    return metadata.uid, metadata.labels, metadata.deletion_timestamp, spec
+
+
+def _is_denied(reflector: Reflector[Any]) -> bool:
+    return isinstance(reflector.state, Denied)
+
+
+def _selector(resource: Resource, found: ScaledKind) -> str:
+    """Of its pods."""
+    labels = found.spec.selector.match_labels
+    if resource == LEADER_WORKER_SET:
+        labels = {"leaderworkerset.sigs.k8s.io/name": found.metadata.name}
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def _kept(gpus: GpuResources) -> Callable[[ScaledKind], ScaledKind | None]:
+    """Those with GPUs, without what only kubectl reads."""
+
+    def kept(found: ScaledKind) -> ScaledKind | None:
+        return found if any(gpus.of_pod(each.spec) for each in found.spec.templates) else None
+
+    return kept

@@ -1,0 +1,197 @@
+"""IdlePolicies as they stand in the API → policies; and the ScalableWorkload and ScaledObject of an attached job.
+
+A ScaledObject of ours is right by construction: it polls, has no fallback (an error must hold the workload, not scale
+it), never scales beyond 1, does not suspend what runs when it is created, and restores the replicas when it is deleted.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from scaler.attachment.policy import Criteria, Exclusion, Followed, IdlePolicy, Job
+from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, parse_metadata
+from scaler.errors import MetadataError
+from scaler.kube.objects import idlegpu
+from scaler.kube.objects.core import Json
+from scaler.kube.objects.kueue_queues import LabelSelector
+from scaler.kube.objects.resources import (
+    CLUSTER_IDLE_POLICY,
+    IDLE_POLICY,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    Resource,
+)
+from scaler.kube.scheduling import Selector
+from scaler.quota.from_objects.queues import selector_of
+
+POLICY_LABEL = "idlegpu.io/policy-kind"
+"""On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
+POLICY_ANNOTATION = "idlegpu.io/policy"
+"""`IdlePolicy/name`: the policy that has attached it."""
+_NAME_LENGTH = 54
+"""KEDA's HorizontalPodAutoscaler is named `keda-hpa-` and the ScaledObject's name; a label has up to 63 characters."""
+
+
+def policy_resource(policy: IdlePolicy) -> Resource:
+    return IDLE_POLICY if policy.namespace else CLUSTER_IDLE_POLICY
+
+
+def policy_of(found: idlegpu.IdlePolicy) -> IdlePolicy:
+    """The policy; one that is not valid says why in its `problem`, and selects by as much of it as can be read."""
+    problems: list[str] = []
+    spec = found.spec
+    return IdlePolicy(
+        namespace=found.metadata.namespace,
+        name=found.metadata.name,
+        uid=found.metadata.uid,
+        precedence=spec.precedence,
+        selector=_criteria(spec.selector, "spec.selector", problems, is_namespaced=bool(found.metadata.namespace)),
+        exclude=tuple(
+            Exclusion(
+                criteria=_criteria(each, f"spec.exclude[{n}]", problems, is_namespaced=bool(found.metadata.namespace)),
+                until=each.until,
+                reason=each.reason,
+            )
+            for n, each in enumerate(spec.exclude)
+        ),
+        metadata=_metadata(spec, problems),
+        problem="; ".join(problems),
+    )
+
+
+def _criteria(spec: idlegpu.JobSelector, where: str, problems: list[str], *, is_namespaced: bool) -> Criteria:
+    if is_namespaced and spec.namespaces is not None:
+        problems.append(f"{where}.namespaces: an IdlePolicy is about its own namespace; use a ClusterIdlePolicy")
+    return Criteria(
+        namespaces=None if is_namespaced else _labels(spec.namespaces, f"{where}.namespaces", problems),
+        kinds=spec.kinds,
+        labels=_labels(spec.labels, f"{where}.labels", problems),
+        queues=spec.queues,
+        priority_classes=spec.priority_classes,
+        gpu_models=spec.gpu_models,
+    )
+
+
+def _labels(selector: LabelSelector | None, where: str, problems: list[str]) -> Selector | None:
+    try:
+        return None if selector is None else selector_of(selector)
+    except ValueError as error:
+        problems.append(f"{where}: {error}")
+        return None
+
+
+def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str, str]:
+    given = {
+        "mode": spec.mode.lower(),
+        "idleAfter": spec.idle_after,
+        "warmUp": spec.warm_up,
+        "activeAbove": spec.active_above,
+        "gpus": spec.gpus,
+        "reclaim": spec.reclaim,
+        "idleAfterUnderPressure": spec.idle_after_under_pressure,
+        "warning": spec.warning,
+    }
+    metadata = {key: value for key, value in given.items() if value}
+    try:
+        parse_metadata(metadata)
+    except MetadataError as error:
+        problems.append(re.sub(r"trigger metadata '(\w+)'", r"spec.\1", str(error)))
+    return metadata
+
+
+# ---- what a job gets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriggerTarget:
+    """How KEDA reaches this scaler, and how often it asks."""
+
+    scaler_address: str
+    authentication: Mapping[str, str] | None = None
+    """The `authenticationRef` of the trigger: kind and name."""
+    enable_tls: bool = False
+    polling_interval_s: int = 30
+    cooldown_s: int = 300
+
+
+def has_scale_of_its_own(job: Job) -> bool:
+    """Whether KEDA scales it directly: its Kueue Workloads, if any, are of single pods or groups."""
+    return job.kind in ("Deployment", "StatefulSet", "LeaderWorkerSet")
+
+
+def attached_name(job: Job) -> str:
+    """Of its ScalableWorkload and ScaledObject: `job-train-4711`, short enough for KEDA, and one job's alone."""
+    name = f"{job.kind.lower()}-{job.name}"
+    if len(name) <= _NAME_LENGTH:
+        return name
+    mark = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name[: _NAME_LENGTH - 9].rstrip('-.')}-{mark}"
+
+
+def scalable_workload(job: Job, said: Followed) -> Json:
+    reference = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name}
+    return {**_header(SCALABLE_WORKLOAD, job, said), "spec": {"replicas": 1, "jobRef": reference}}
+
+
+def scaled_object(job: Job, said: Followed, target: TriggerTarget) -> Json:
+    return {
+        **_header(SCALED_OBJECT, job, said, {SOURCES_ANNOTATION: _json(said.sources)}),
+        "spec": {
+            "scaleTargetRef": scale_target(job),
+            "minReplicaCount": 0,
+            "maxReplicaCount": 1,
+            "pollingInterval": target.polling_interval_s,
+            "cooldownPeriod": target.cooldown_s,
+            "initialCooldownPeriod": target.cooldown_s,
+            "advanced": {"restoreToOriginalReplicaCount": True},
+            "triggers": [_trigger(said, target)],
+        },
+    }
+
+
+def scale_target(job: Job) -> dict[str, str]:
+    """What the ScaledObject scales: the job, or the ScalableWorkload of the job."""
+    if has_scale_of_its_own(job):
+        return {"apiVersion": job.api_version, "kind": job.kind, "name": job.name}
+    return {
+        "apiVersion": SCALABLE_WORKLOAD.api_version,
+        "kind": SCALABLE_WORKLOAD.kind,
+        "name": attached_name(job),
+    }
+
+
+def _trigger(said: Followed, target: TriggerTarget) -> dict[str, Any]:
+    tls = {"enableTLS": "true"} if target.enable_tls else {}
+    trigger: dict[str, Any] = {
+        "type": "external-push",
+        "name": "gpu-idle",
+        "metadata": {"scalerAddress": target.scaler_address, **tls, **said.metadata},
+    }
+    if target.authentication is not None:
+        trigger["authenticationRef"] = dict(target.authentication)
+    return trigger
+
+
+def _header(
+    resource: Resource, job: Job, said: Followed, annotations: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    owner = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid}
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {
+            "namespace": job.namespace,
+            "name": attached_name(job),
+            "labels": {POLICY_LABEL: str(said.policy.kind)},
+            "annotations": {POLICY_ANNOTATION: str(said.policy), **(annotations or {})},
+            "ownerReferences": [owner],
+        },
+    }
+
+
+def _json(value: Mapping[str, str]) -> str:
+    return msgspec.json.encode(dict(sorted(value.items()))).decode()

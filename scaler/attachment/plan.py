@@ -1,0 +1,276 @@
+"""What is to be written so that every job has what its IdlePolicy says? Pure: jobs × policies × objects → writes.
+
+| the job, and its policy            | it has nothing | a policy has attached it | its author has       |
+|------------------------------------|----------------|--------------------------|----------------------|
+| followed                           | create both    | bring up to date         | conflict; detach     |
+| followed, but it cannot be scaled  | problem        | detach                   | problem              |
+| followed, policy not valid         | –              | mode observe             | –                    |
+| excluded, or no policy             | –              | detach                   | –                    |
+| without a Workload, policy there   | –              | –                        | –                    |
+| without a Workload, policy gone    | –              | detach                   | –                    |
+
+Detaching never leaves a job suspended: the ScaledObject is deleted first, by which KEDA restores the replicas; a
+ScalableWorkload that is at 0 all the same is set to 1, and deleted once its Workload is active again.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from scaler.attachment.objects import (
+    POLICY_ANNOTATION,
+    POLICY_LABEL,
+    TriggerTarget,
+    attached_name,
+    has_scale_of_its_own,
+    scalable_workload,
+    scaled_object,
+)
+from scaler.attachment.policy import Followed, IdlePolicy, Job, PolicyKey, followed, in_order
+from scaler.decision.cluster_state import scaled_by_key
+from scaler.decision.target_state import Phase
+from scaler.kube.objects.core import Json, ObjectMeta
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
+
+LISTED = 10
+"""Conflicts and problems that a policy's status names."""
+DIGEST_ANNOTATION = "idlegpu.io/policy-digest"
+"""On what a policy has attached: of the object as it was last written."""
+_INACTIVE = frozenset({Phase.SUSPENDED, Phase.SUSPENDING, Phase.RESUMING, Phase.HELD, ""})
+
+
+class Verb(StrEnum):
+    CREATE = "create"
+    PATCH = "patch"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    verb: Verb
+    resource: Resource
+    namespace: str
+    name: str
+    body: Json = field(default_factory=dict)
+    uid: str = ""
+    """Of what is deleted."""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(slots=True)
+class Standing:
+    """How a policy stands: counts, and what its status names of conflicts and problems."""
+
+    matched: int = 0
+    attached: int = 0
+    excluded: int = 0
+    suspended: int = 0
+    conflicts: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def as_status(self, problem: str) -> dict[str, Any]:
+        problems = [*filter(None, [problem]), *sorted(self.problems)]
+        return {
+            "matched": self.matched,
+            "attached": self.attached,
+            "excluded": self.excluded,
+            "suspended": self.suspended,
+            "conflicts": len(self.conflicts),
+            "problems": problems[:LISTED],
+            "conflicting": sorted(self.conflicts)[:LISTED],
+        }
+
+
+@dataclass(slots=True)
+class Plan:
+    writes: list[Write] = field(default_factory=list)
+    standings: dict[PolicyKey, Standing] = field(default_factory=dict)
+
+
+class Attached:
+    """The ScalableWorkloads and ScaledObjects that are there, by what they are for."""
+
+    def __init__(self, scalable_workloads: Iterable[ScalableWorkload], scaled_objects: Iterable[ScaledObject]) -> None:
+        self.scalable_workloads = {each.metadata.key: each for each in scalable_workloads}
+        self.scaled_objects = {each.metadata.key: each for each in scaled_objects}
+        self.others: dict[tuple[str, ...], str] = {}
+        """By what is scaled: the object of an author that scales it."""
+        for scalable in self.scalable_workloads.values():
+            if not is_ours(scalable.metadata):
+                self.others[scaled_by_key(scalable)] = f"ScalableWorkload {scalable.metadata.name}"
+        for scaled in self.scaled_objects.values():
+            target = scaled.spec.scale_target_ref
+            if not is_ours(scaled.metadata):
+                group = target.api_version.rpartition("/")[0]
+                self.others[scaled.metadata.namespace, group, target.kind, target.name] = (
+                    f"ScaledObject {scaled.metadata.name}"
+                )
+
+    def ours(self) -> set[tuple[str, str]]:
+        """(namespace, name) of what policies have attached."""
+        stores = (self.scalable_workloads, self.scaled_objects)
+        return {key for store in stores for key, each in store.items() if is_ours(each.metadata)}
+
+    def conflict(self, job: Job) -> str:
+        """What scales the job already, other than a policy; empty where nothing does."""
+        key, named = job.key, (job.namespace, attached_name(job))
+        ours = (SCALABLE_WORKLOAD.group, SCALABLE_WORKLOAD.kind)
+        found = self.others.get(key, "") or self.others.get((job.namespace, *ours, attached_name(job)), "")
+        if found:
+            return found
+        for store in (self.scalable_workloads, self.scaled_objects):
+            same = store.get(named)
+            if same is not None and not is_ours(same.metadata):
+                return f"the name {named[1]}, which is taken"
+        return ""
+
+
+def is_ours(metadata: ObjectMeta) -> bool:
+    """Whether a policy has attached it."""
+    return POLICY_LABEL in metadata.labels
+
+
+def plan_steps(
+    jobs: Iterable[Job],
+    policies: Sequence[IdlePolicy],
+    attached: Attached,
+    target: TriggerTarget,
+    now: datetime,
+) -> Iterator[Plan]:
+    """The plan, over and over, with one job more each time; the last one is whole."""
+    made = Plan(standings={each.key: Standing() for each in policies})
+    ordered, seen = in_order(policies), set[tuple[str, str]]()
+    for job in jobs:
+        seen.add((job.namespace, attached_name(job)))
+        made.writes += _for_job(job, followed(job, ordered, now), attached, target, made.standings)
+        yield made
+    existing = {(each.namespace, str(each)) for each in policies}
+    for key in sorted(attached.ours() - seen):
+        if any(not {("", each), (key[0], each)} & existing for each in _policies_of(key, attached)):
+            made.writes += _detach(key, attached)
+    yield made
+
+
+def _for_job(
+    job: Job,
+    said: Followed | None,
+    attached: Attached,
+    target: TriggerTarget,
+    standings: Mapping[PolicyKey, Standing],
+) -> list[Write]:
+    key = job.namespace, attached_name(job)
+    if said is None:
+        return _detach(key, attached)
+    standing = standings[said.policy.key]
+    standing.matched += 1
+    if said.policy.problem:
+        ours = attached.scaled_objects.get(key)
+        return [] if ours is None or not is_ours(ours.metadata) else _update(ours, scaled_object(job, said, target))
+    if said.excluded is not None:
+        standing.excluded += 1
+        return _detach(key, attached)
+    if job.problem:
+        standing.problems.append(f"{job}: {job.problem}")
+        return _detach(key, attached)
+    if taken := attached.conflict(job):
+        standing.conflicts.append(f"{job}: {taken}")
+        return _detach(key, attached)
+    standing.attached += 1
+    return list(_attach(job, said, attached, target, standing))
+
+
+def _attach(job: Job, said: Followed, attached: Attached, target: TriggerTarget, standing: Standing) -> Iterable[Write]:
+    key = job.namespace, attached_name(job)
+    if not has_scale_of_its_own(job):
+        found = attached.scalable_workloads.get(key)
+        standing.suspended += found is not None and found.spec.replicas == 0
+        yield from _ensure(found, SCALABLE_WORKLOAD, scalable_workload(job, said))
+    yield from _ensure(attached.scaled_objects.get(key), SCALED_OBJECT, scaled_object(job, said, target))
+
+
+def _ensure(found: ScalableWorkload | ScaledObject | None, resource: Resource, body: Json) -> list[Write]:
+    if found is not None:
+        return _update(found, body)
+    metadata = body["metadata"]
+    digested = {**body, "metadata": _digested(metadata, body)}
+    return [
+        Write(
+            verb=Verb.CREATE,
+            resource=resource,
+            namespace=metadata["namespace"],
+            name=metadata["name"],
+            body=digested,
+        )
+    ]
+
+
+def _update(found: ScalableWorkload | ScaledObject, body: Json) -> list[Write]:
+    """Nothing where it is as it was last written, and as far as that can be seen nobody has changed it since."""
+    metadata = found.metadata
+    if metadata.deletion_timestamp is not None:
+        return []
+    wanted = _digested(body["metadata"], body)
+    changed = metadata.annotations.get(DIGEST_ANNOTATION) != wanted["annotations"][DIGEST_ANNOTATION]
+    if not changed and not (isinstance(found, ScaledObject) and _is_changed(found, body["spec"])):
+        return []
+    # The replicas of a ScalableWorkload are KEDA's once it exists.
+    resource, spec = (
+        (SCALED_OBJECT, {**body["spec"], "fallback": None})
+        if isinstance(found, ScaledObject)
+        else (SCALABLE_WORKLOAD, {"jobRef": body["spec"]["jobRef"]})
+    )
+    patch = {"metadata": {each: wanted[each] for each in ("labels", "annotations", "ownerReferences")}, "spec": spec}
+    return [Write(verb=Verb.PATCH, resource=resource, namespace=metadata.namespace, name=metadata.name, body=patch)]
+
+
+def _is_changed(found: ScaledObject, wanted: Mapping[str, Any]) -> bool:
+    """Whether what of it is read differs from what it should be."""
+    spec = found.spec
+    is_same = (
+        spec.max_replica_count == wanted["maxReplicaCount"]
+        and spec.min_replica_count == wanted["minReplicaCount"]
+        and spec.fallback is None
+        and [(each.type, each.metadata) for each in spec.triggers]
+        == [(each["type"], each["metadata"]) for each in wanted["triggers"]]
+    )
+    return not is_same
+
+
+def _digested(metadata: Json, body: Json) -> dict[str, Any]:
+    digest = hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
+    return {**metadata, "annotations": {**metadata["annotations"], DIGEST_ANNOTATION: digest}}
+
+
+def _policies_of(key: tuple[str, str], attached: Attached) -> set[str]:
+    found = (attached.scalable_workloads.get(key), attached.scaled_objects.get(key))
+    return {each.metadata.annotations.get(POLICY_ANNOTATION, "") for each in found if each and is_ours(each.metadata)}
+
+
+def _detach(key: tuple[str, str], attached: Attached) -> list[Write]:
+    scaled, scalable = attached.scaled_objects.get(key), attached.scalable_workloads.get(key)
+    if scaled is not None and is_ours(scaled.metadata):
+        return [_deleted(SCALED_OBJECT, scaled.metadata)] if scaled.metadata.deletion_timestamp is None else []
+    if scalable is None or not is_ours(scalable.metadata) or scalable.metadata.deletion_timestamp is not None:
+        return []
+    metadata, status = scalable.metadata, scalable.status
+    if scalable.spec.replicas == 0:
+        body = {"spec": {"replicas": 1}}
+        verb = Verb.PATCH
+        return [Write(verb=verb, resource=SCALABLE_WORKLOAD, namespace=key[0], name=key[1], body=body)]
+    is_resumed = status.observed_generation == metadata.generation and status.phase not in _INACTIVE
+    return [_deleted(SCALABLE_WORKLOAD, metadata)] if is_resumed else []
+
+
+def _deleted(resource: Resource, metadata: ObjectMeta) -> Write:
+    return Write(
+        verb=Verb.DELETE, resource=resource, namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
+    )

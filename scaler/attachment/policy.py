@@ -1,0 +1,201 @@
+"""Which IdlePolicy does a job follow, and what does it say? Pure.
+
+| among the policies whose selector matches the job | the job follows                                       |
+|---------------------------------------------------|-------------------------------------------------------|
+| none                                              | none                                                  |
+| IdlePolicies of its namespace                     | the one of the highest precedence, then by name       |
+| ClusterIdlePolicies only                          | the same among these                                  |
+
+Laws:
+
+* One job follows one policy. Where that policy excludes the job, no other one attaches it.
+* A field that the IdlePolicy leaves out is the one of the ClusterIdlePolicy that the job would follow without it, then
+  the one of the settings. `mode` is Observe where neither says anything.
+* What is not known never widens a policy: a selector that asks for GPU models does not match a job whose models are
+  unknown, and an exclusion that asks for them does.
+* A policy that is not valid attaches nothing, and keeps policies after it from attaching what it might select; what is
+  attached by it stays attached in mode Observe.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from scaler.kube.scheduling import Selector
+
+SETTINGS_MODE = "observe"
+"""The mode of a job of whose policies none names one, as trigger metadata writes it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What may be attached: the owner of a Kueue Workload with GPUs, or what scales its own pods with GPUs."""
+
+    namespace: str
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    queue: str = ""
+    """The LocalQueue; empty without Kueue."""
+    priority_class: str = ""
+    gpu_models: frozenset[str] | None = None
+    """None while no GPU of it has shown its model."""
+    problem: str = ""
+    """Why it cannot be scaled between 1 and 0, in words; empty where it can."""
+
+    @property
+    def key(self) -> tuple[str, str, str, str]:
+        """(namespace, API group, kind, name)."""
+        return self.namespace, self.api_version.rpartition("/")[0], self.kind, self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Criteria:
+    """All that is given must match; without any every job does. Names are patterns such as `team-*`."""
+
+    namespaces: Selector | None = None
+    kinds: tuple[str, ...] = ()
+    labels: Selector | None = None
+    queues: tuple[str, ...] = ()
+    priority_classes: tuple[str, ...] = ()
+    gpu_models: tuple[str, ...] = ()
+
+    def matches(self, job: Job, *, if_unknown: bool) -> bool:
+        """`if_unknown` is what a criterion is taken for of which the job's side is not known."""
+        return (
+            (self.namespaces is None or self.namespaces.matches(job.namespace_labels))
+            and (self.labels is None or self.labels.matches(job.labels))
+            and _is_any(job.kind, self.kinds)
+            and _is_any(job.queue, self.queues)
+            and _is_any(job.priority_class, self.priority_classes)
+            and self._matches_models(job.gpu_models, if_unknown=if_unknown)
+        )
+
+    def _matches_models(self, models: Collection[str] | None, *, if_unknown: bool) -> bool:
+        if not self.gpu_models:
+            return True
+        return if_unknown if models is None else any(_is_any(each, self.gpu_models) for each in models)
+
+
+def _is_any(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exclusion:
+    criteria: Criteria
+    until: datetime | None = None
+    """None: for good."""
+    reason: str = ""
+
+
+class PolicyKind(StrEnum):
+    """The nearest first."""
+
+    NAMESPACED = "IdlePolicy"
+    CLUSTER = "ClusterIdlePolicy"
+
+
+PolicyKey = tuple[str, str]
+"""(namespace, name); the namespace of a ClusterIdlePolicy is empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdlePolicy:
+    """An IdlePolicy or a ClusterIdlePolicy."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    precedence: int = 0
+    selector: Criteria = Criteria()
+    exclude: tuple[Exclusion, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The trigger metadata that it sets."""
+    problem: str = ""
+    """Why it is not valid, in words; empty where it is. Its selector is then what of it can be read."""
+
+    @property
+    def kind(self) -> PolicyKind:
+        return PolicyKind.NAMESPACED if self.namespace else PolicyKind.CLUSTER
+
+    @property
+    def key(self) -> PolicyKey:
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.name}"
+
+    def matches(self, job: Job) -> bool:
+        return self.namespace in ("", job.namespace) and self.selector.matches(job, if_unknown=bool(self.problem))
+
+    def exclusion(self, job: Job, now: datetime) -> Exclusion | None:
+        return next(
+            (
+                each
+                for each in self.exclude
+                if (each.until is None or now < each.until) and each.criteria.matches(job, if_unknown=True)
+            ),
+            None,
+        )
+
+
+def in_order(policies: Iterable[IdlePolicy]) -> list[IdlePolicy]:
+    """As jobs follow them: those of namespaces first, then by precedence, then by name."""
+    return sorted(policies, key=lambda each: (not each.namespace, -each.precedence, each.namespace, each.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """What a job's policy says of it."""
+
+    policy: IdlePolicy
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The trigger metadata of its ScaledObject. Empty where it is not to be attached."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Which policy each key of the metadata is from."""
+    excluded: Exclusion | None = None
+
+    @property
+    def attaches(self) -> bool:
+        return self.excluded is None and not self.policy.problem
+
+
+def followed(job: Job, ordered: Sequence[IdlePolicy], now: datetime) -> Followed | None:
+    """What the job follows of the policies, which come `in_order`; None where none matches."""
+    matching = [each for each in ordered if each.matches(job)]
+    if not matching:
+        return None
+    policy = matching[0]
+    if policy.problem:
+        return Followed(policy=policy, metadata={"mode": SETTINGS_MODE}, sources={"mode": f"{policy} (not valid)"})
+    excluded = policy.exclusion(job, now)
+    if excluded is not None:
+        return Followed(policy=policy, excluded=excluded)
+    metadata, sources = {"mode": SETTINGS_MODE}, {"mode": f"{policy} (default)"}
+    for each in (_completing(job, matching, now), policy):
+        if each is not None:
+            metadata |= each.metadata
+            sources |= dict.fromkeys(each.metadata, str(each))
+    return Followed(policy=policy, metadata=metadata, sources=sources)
+
+
+def _completing(job: Job, matching: Sequence[IdlePolicy], now: datetime) -> IdlePolicy | None:
+    """The ClusterIdlePolicy that fills in what the IdlePolicy leaves out."""
+    if not matching[0].namespace:
+        return None
+    first = next((each for each in matching if not each.namespace), None)
+    return first if first and not first.problem and first.exclusion(job, now) is None else None
+
+
+def next_end(policies: Iterable[IdlePolicy], now: datetime) -> datetime | None:
+    """When the next exclusion ends."""
+    return min((x.until for each in policies for x in each.exclude if x.until and x.until > now), default=None)

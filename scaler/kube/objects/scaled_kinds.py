@@ -1,0 +1,37 @@
+"""Kinds that scale their own pods (apps/v1, LeaderWorkerSet), as far as they are read, by the laws of `core.py`."""
+
+from scaler.kube.objects.core import ObjectMeta, PodSpec, Struct
+from scaler.kube.objects.kueue_queues import LabelSelector
+
+
+class PodTemplateSpec(PodSpec, frozen=True):
+    priority_class_name: str = ""
+
+
+class PodTemplate(Struct, frozen=True):
+    spec: PodTemplateSpec = PodTemplateSpec()
+
+
+class LeaderWorkerTemplate(Struct, frozen=True):
+    leader_template: PodTemplate | None = None
+    worker_template: PodTemplate = PodTemplate()
+
+
+class ScaledKindSpec(Struct, frozen=True):
+    replicas: int = 1
+    selector: LabelSelector = LabelSelector()
+    template: PodTemplate | None = None
+    leader_worker_template: LeaderWorkerTemplate | None = None
+
+    @property
+    def templates(self) -> tuple[PodTemplate, ...]:
+        group = self.leader_worker_template
+        found = (self.template, group and group.leader_template, group and group.worker_template)
+        return tuple(each for each in found if each)
+
+
+class ScaledKind(Struct, frozen=True):
+    """A Deployment, StatefulSet or LeaderWorkerSet."""
+
+    metadata: ObjectMeta
+    spec: ScaledKindSpec = ScaledKindSpec()

@@ -1,0 +1,72 @@
+"""`keep` and `wake`: annotations of the ScaledObject that is meant."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from app.cli.command import command, command_beside
+from small_cluster import NAME
+
+from scaler.kube.objects.resources import JOB, SCALED_OBJECT
+
+
+@pytest.fixture
+async def cluster(cluster):
+    await cluster.wants()
+    await cluster.is_scaled_by({})
+    template = {"spec": {"containers": [{"name": "main", "image": "x:1"}], "restartPolicy": "Never"}}
+    job = await cluster.create(JOB, {"metadata": {"name": "train-x7k2p"}, "spec": {"template": template}})
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-x7k2p", "uid": job["metadata"]["uid"]}
+    for name, target in (("job-train-x7k2p", "other"), ("mine", "twice"), ("yours", "twice")):
+        owners = {"ownerReferences": [owner]} if name.startswith("job") else {}
+        spec = {"scaleTargetRef": {"name": target}, "triggers": []}
+        await cluster.create(SCALED_OBJECT, {"metadata": {"name": name, **owners}, "spec": spec})
+    return cluster
+
+
+async def annotations(cluster, name=NAME):
+    return (await cluster.read(SCALED_OBJECT, name))["metadata"].get("annotations", {})
+
+
+async def test_a_workload_is_kept_for_a_while(cluster):
+    done = await command_beside("keep", f"demo/{NAME}", "--for", "4h", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.status == 0, done
+    until = datetime.fromisoformat((await annotations(cluster))["idlegpu.io/keep-until"])
+    assert abs(until - datetime.now(UTC) - timedelta(hours=4)) < timedelta(minutes=2)
+    assert done.out == f"ScalableWorkload demo/{NAME} is not suspended before {until:%Y-%m-%dT%H:%M:%SZ}.\n"
+
+
+async def test_a_workload_is_woken_by_the_name_of_its_job(cluster):
+    done = await command_beside("wake", "demo/train-x7k2p", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.status == 0, done
+    assert "idlegpu.io/wake" in await annotations(cluster, "job-train-x7k2p")
+    assert not await annotations(cluster)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("nobody", "no ScaledObject scales demo/nobody; in namespace demo there are: first-raycluster, job-train"),
+        ("twice", "several ScaledObjects scale something named twice: mine, yours; name one of them"),
+    ],
+)
+async def test_a_workload_that_is_not_one_is_an_error(cluster, name, problem):
+    done = await command_beside("wake", f"demo/{name}", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.status == 2
+    assert problem in done.err
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ((), "say how long: --for 4h, or --until"),
+        (("--for", "4h", "--until", "2099-01-01T00:00:00Z"), "say how long"),
+        (("--for", "4"), "--for: '4' is not a duration; write '4s'"),
+        (("--until", "2099-01-01"), "has no zone"),
+        (("--until", "2020-01-01T00:00:00Z"), "is over"),
+        (("--until", "tomorrow"), "--until: Invalid isoformat string"),
+    ],
+)
+def test_a_time_that_cannot_be_kept_is_an_error(given, problem):
+    done = command("keep", "demo/one", *given)
+    assert done.status == 2
+    assert problem in done.err

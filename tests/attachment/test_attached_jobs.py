@@ -1,0 +1,203 @@
+"""Policies in a cluster: the whole program against the embedded API, where Kueue's Workloads are made by hand."""
+
+import json
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+from builders import WorkloadJson
+from running_scaler import gpus, runtime, settings_document
+from small_cluster import NAME, WORKLOAD_NAME, until
+
+from scaler.kube.objects.resources import (
+    CLUSTER_IDLE_POLICY,
+    DEPLOYMENT,
+    IDLE_POLICY,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    WORKLOAD,
+)
+
+JOB_NAME = f"raycluster-{NAME}"
+KEDA = {"scalerAddresses": ["scaler:9090"]}
+
+
+@asynccontextmanager
+async def program(cluster, **sections):
+    async with gpus() as (_, exporter):
+        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"], keda=KEDA, **sections)
+        async with runtime(document) as running:
+            yield running
+
+
+async def names(cluster, resource):
+    return sorted(each["metadata"]["name"] for each in await cluster.all(resource))
+
+
+async def attached(cluster):
+    return await names(cluster, SCALABLE_WORKLOAD), await names(cluster, SCALED_OBJECT)
+
+
+async def status_of(cluster, resource, name):
+    found = await cluster.kube.get(resource.path("demo" if resource.namespaced else "", name))
+    return msgspec.json.decode(found).get("status") or {}
+
+
+async def apply(cluster, resource, name, **spec):
+    path = resource.path("demo" if resource.namespaced else "", name)
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
+    await cluster.kube.patch(path, body, apply_as="test")
+
+
+async def gang(cluster):
+    await cluster.submit(gpu_workload())
+    await cluster.admit()
+    await cluster.run_pods()
+
+
+def gpu_workload():
+    made = WorkloadJson(WORKLOAD_NAME)
+    asks = {"nvidia.com/gpu": "1"}
+    for pod_set in made.json["spec"]["podSets"]:
+        for container in pod_set["template"]["spec"]["containers"]:
+            container["resources"] = {"requests": asks, "limits": asks}
+    return made
+
+
+async def test_a_job_is_attached_by_a_policy_and_detached_with_it(cluster):
+    await gang(cluster)
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research", idleAfter="30m", selector={"kinds": ["RayCluster"]})
+        await until(lambda: is_attached(cluster))
+        scaled = await cluster.read(SCALED_OBJECT, JOB_NAME)
+        assert scaled["spec"]["triggers"][0]["metadata"] == {
+            "scalerAddress": "scaler:9090",
+            "mode": "observe",
+            "idleAfter": "30m",
+        }
+        await until(lambda: stands(cluster, matched=1, attached=1, suspended=0))
+        await until(lambda: cluster.has_phase("Running", JOB_NAME))
+        await cluster.kube.delete(IDLE_POLICY.path("demo", "research"))
+        await until(lambda: is_detached(cluster))
+
+
+async def is_attached(cluster, name=JOB_NAME):
+    return await attached(cluster) == ([name], [name])
+
+
+async def is_detached(cluster):
+    return await attached(cluster) == ([], [])
+
+
+async def stands(cluster, resource=IDLE_POLICY, name="research", **counts):
+    status = await status_of(cluster, resource, name)
+    return {key: status.get(key) for key in counts} == counts
+
+
+async def test_a_suspended_job_is_resumed_before_it_is_detached(cluster):
+    await gang(cluster)
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research")
+        await until(lambda: is_attached(cluster))
+        await cluster.scale(0, name=JOB_NAME)
+        await until(lambda: is_active(cluster, False))
+        await cluster.evict()
+        await cluster.release()
+        await cluster.end_pods()
+        await until(lambda: cluster.has_phase("Suspended", JOB_NAME))
+        await until(lambda: stands(cluster, suspended=1))
+        await apply(cluster, IDLE_POLICY, "research", exclude=[{"kinds": ["RayCluster"]}])
+        await until(lambda: is_detached(cluster))
+        assert await cluster.is_active()
+        await until(lambda: stands(cluster, matched=1, attached=0, excluded=1))
+
+
+async def is_active(cluster, active):
+    return await cluster.is_active() == active
+
+
+async def test_a_recreated_workload_stays_attached(cluster):
+    await gang(cluster)
+    async with program(cluster):
+        await apply(cluster, CLUSTER_IDLE_POLICY, "all")
+        await until(lambda: is_attached(cluster))
+        before = (await cluster.read(SCALED_OBJECT, JOB_NAME))["metadata"]["uid"]
+        await cluster.delete(WORKLOAD, WORKLOAD_NAME)
+        await until(lambda: cluster.has_phase("NoWorkload", JOB_NAME))
+        await cluster.submit(gpu_workload())
+        await cluster.admit()
+        await until(lambda: cluster.has_phase("Running", JOB_NAME))
+        await until(lambda: stands(cluster, CLUSTER_IDLE_POLICY, "all", matched=1, attached=1))
+        assert (await cluster.read(SCALED_OBJECT, JOB_NAME))["metadata"]["uid"] == before
+
+
+async def test_a_deployment_with_gpus_is_attached_and_one_without_is_not(cluster):
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research")
+        for name, asks, replicas in (
+            ("notebook", {"nvidia.com/gpu": "1"}, 1),
+            ("web", {}, 1),
+            ("many", {"nvidia.com/gpu": "1"}, 3),
+        ):
+            mark = {"app": name}
+            container = {"name": "main", "image": "x:1", "resources": {"limits": asks}}
+            template = {"metadata": {"labels": mark}, "spec": {"containers": [container]}}
+            spec = {"replicas": replicas, "selector": {"matchLabels": mark}, "template": template}
+            await cluster.create(DEPLOYMENT, {"metadata": {"name": name}, "spec": spec})
+        await until(lambda: stands(cluster, matched=2, attached=1))
+        assert await attached(cluster) == ([], ["deployment-notebook"])
+        problems = (await status_of(cluster, IDLE_POLICY, "research"))["problems"]
+        assert problems == ["Deployment demo/many: it has 3 replicas; only what has one is scaled between 1 and 0"]
+
+
+async def test_while_nothing_changes_nothing_is_written(cluster):
+    await gang(cluster)
+    async with program(cluster) as running:
+        await apply(cluster, IDLE_POLICY, "research")
+        await until(lambda: stands(cluster, attached=1))
+        objects = [(IDLE_POLICY, "research"), (SCALED_OBJECT, JOB_NAME)]
+        before = [(await cluster.read(*each))["metadata"]["resourceVersion"] for each in objects]
+        for _ in range(3):
+            running.leadership.controllers.attachment.wake()
+            await until(lambda: not running.leadership.controllers.attachment.woken.is_set())
+        assert [(await cluster.read(*each))["metadata"]["resourceVersion"] for each in objects] == before
+
+
+async def test_a_policy_that_is_not_valid_says_so_in_its_status(cluster):
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research", idleAfter="10m", idleAfterUnderPressure="20m")
+        await until(lambda: is_not_valid(cluster))
+        [condition] = (await status_of(cluster, IDLE_POLICY, "research"))["conditions"]
+        assert (condition["status"], condition["reason"]) == ("False", "NotValid")
+        assert condition["message"].startswith("spec.idleAfterUnderPressure: 20m is longer than idleAfter (10m)")
+
+
+async def is_not_valid(cluster):
+    return "Valid" in json.dumps((await status_of(cluster, IDLE_POLICY, "research")).get("conditions"))
+
+
+async def test_without_an_address_nothing_is_attached_and_the_policy_says_why(cluster):
+    await gang(cluster)
+    async with gpus() as (_, exporter), runtime(settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])):
+        await apply(cluster, IDLE_POLICY, "research")
+        await until(lambda: stands(cluster, matched=1, attached=0))
+        assert "keda.scalerAddresses" in (await status_of(cluster, IDLE_POLICY, "research"))["problems"][0]
+        assert await attached(cluster) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"idleAfter": "30"},
+        {"mode": "Suspend"},
+        {"gpus": "most"},
+        {"activeAbove": "1"},
+        {"exclude": [{}]},
+        {"exclude": [{"until": "2026-12-01T12:00:00Z"}]},
+        {"selector": {"labels": {"matchExpressions": [{"key": "a", "operator": "Like"}]}}},
+    ],
+    ids=str,
+)
+async def test_the_api_refuses_what_the_definition_does_not_allow(cluster, spec):
+    with pytest.raises(Exception, match=r"422|Invalid|invalid"):
+        await apply(cluster, IDLE_POLICY, "research", **spec)

@@ -1,0 +1,137 @@
+"""Which policy a job follows, and what it says."""
+
+from dataclasses import replace
+
+import pytest
+from attachment_builders import JOB, cluster_policy, policy
+from builders import at
+
+from scaler.attachment.objects import attached_name
+from scaler.attachment.policy import followed, in_order, next_end
+
+
+def said(*policies, job=JOB, now=None):
+    found = followed(job, in_order(policies), now or at())
+    if found is None:
+        return None
+    words = "excluded" if found.excluded else "not valid" if found.policy.problem else "attaches"
+    return str(found.policy), words
+
+
+MODELS = {"gpuModels": ["*A100*"]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ({}, True),
+        ({"kinds": ["Job"]}, True),
+        ({"kinds": ["RayCluster", "J*"]}, True),
+        ({"kinds": ["RayCluster"]}, False),
+        ({"labels": {"matchLabels": {"team": "vision"}}}, True),
+        ({"labels": {"matchLabels": {"team": "speech"}}}, False),
+        ({"labels": {"matchExpressions": [{"key": "keep", "operator": "DoesNotExist"}]}}, True),
+        ({"queues": ["user-queue"]}, True),
+        ({"queues": ["batch-*"]}, False),
+        ({"priorityClasses": ["low", "batch"]}, True),
+        ({"priorityClasses": ["production"]}, False),
+        (MODELS, True),
+        ({"gpuModels": ["*H100*"]}, False),
+        ({"kinds": ["Job"], "queues": ["batch-*"]}, False),
+    ],
+)
+def test_all_that_a_selector_gives_must_match(selector, matches):
+    assert (said(policy("a", selector=selector)) is not None) == matches
+
+
+def test_namespaces_are_selected_by_their_labels():
+    selector = {"namespaces": {"matchLabels": {"tier": "research"}}}
+    assert said(cluster_policy("a", selector=selector)) == ("ClusterIdlePolicy/a", "attaches")
+    assert said(cluster_policy("a", selector=selector), job=replace(JOB, namespace_labels={})) is None
+
+
+def test_the_namespaces_own_policy_comes_first_then_precedence_then_the_name():
+    cluster, high, low, other = (
+        cluster_policy("a", precedence=100),
+        policy("z", precedence=5),
+        policy("b"),
+        policy("c", namespace="other", precedence=9),
+    )
+    assert said(cluster, low, high, other) == ("IdlePolicy/z", "attaches")
+    assert said(cluster, low, policy("a2"), other) == ("IdlePolicy/a2", "attaches")
+    assert said(cluster, other) == ("ClusterIdlePolicy/a", "attaches")
+    assert said(other) is None
+
+
+def test_where_its_policy_excludes_a_job_no_other_one_attaches_it():
+    excluding = policy("a", exclude=[{"labels": {"matchLabels": {"team": "vision"}}}])
+    assert said(excluding, cluster_policy("b")) == ("IdlePolicy/a", "excluded")
+
+
+def test_an_exclusion_ends():
+    until = policy("a", exclude=[{"kinds": ["Job"], "until": "2026-12-01T12:01:00Z"}])
+    assert said(until, now=at(59)) == ("IdlePolicy/a", "excluded")
+    assert said(until, now=at(60)) == ("IdlePolicy/a", "attaches")
+    assert next_end([until], at(0)) == at(60)
+    assert next_end([until], at(60)) is None
+
+
+def test_a_job_whose_gpu_models_are_unknown_is_not_selected_by_them_but_excluded():
+    unseen = replace(JOB, gpu_models=None)
+    assert said(policy("a", selector=MODELS), job=unseen) is None
+    assert said(policy("a", exclude=[MODELS]), job=unseen) == ("IdlePolicy/a", "excluded")
+    assert said(policy("a", exclude=[{"gpuModels": ["*H100*"]}])) == ("IdlePolicy/a", "attaches")
+
+
+def test_fields_are_completed_by_the_policy_of_the_cluster_one_by_one():
+    own, cluster = policy("a", idleAfter="20m"), cluster_policy("b", idleAfter="1h", gpus="any", mode="Enforce")
+    found = followed(JOB, in_order([own, cluster]), at())
+    assert found.metadata == {"mode": "enforce", "idleAfter": "20m", "gpus": "any"}
+    assert found.sources == {
+        "mode": "ClusterIdlePolicy/b",
+        "idleAfter": "IdlePolicy/a",
+        "gpus": "ClusterIdlePolicy/b",
+    }
+
+
+def test_only_the_policy_that_the_job_would_follow_otherwise_completes_it():
+    own, first, second = policy("a"), cluster_policy("b", gpus="any"), cluster_policy("c", mode="Enforce")
+    assert followed(JOB, in_order([own, second, first]), at()).metadata == {"mode": "observe", "gpus": "any"}
+    elsewhere = cluster_policy("b", selector={"kinds": ["RayCluster"]}, gpus="any")
+    assert followed(JOB, in_order([own, second, elsewhere]), at()).metadata == {"mode": "enforce"}
+
+
+def test_without_a_word_on_the_mode_it_is_observe():
+    found = followed(JOB, [policy("a")], at())
+    assert (found.metadata, found.sources) == ({"mode": "observe"}, {"mode": "IdlePolicy/a (default)"})
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"idleAfter": "20"}, "spec.idleAfter: '20' is not a duration; write '20s'"),
+        ({"selector": {"labels": {"matchExpressions": [{"key": "a", "operator": "Has"}]}}}, "spec.selector.labels"),
+        ({"selector": {"namespaces": {}}}, "spec.selector.namespaces: an IdlePolicy is about its own namespace"),
+        ({"exclude": [{"labels": {"matchExpressions": [{"key": "a", "operator": "~"}]}}]}, "spec.exclude[0].labels"),
+        ({"idleAfter": "10m", "idleAfterUnderPressure": "20m"}, "is longer than idleAfter (10m)"),
+    ],
+)
+def test_a_policy_that_is_not_valid_attaches_nothing_and_lets_no_later_one_do_so(fields, problem):
+    broken = policy("a", **fields)
+    assert problem in broken.problem
+    assert said(broken, cluster_policy("b", mode="Enforce")) == ("IdlePolicy/a", "not valid")
+    assert followed(JOB, in_order([broken, cluster_policy("b", mode="Enforce")]), at()).metadata == {"mode": "observe"}
+    assert said(policy("b", selector={"kinds": ["RayCluster"]}, **{"idleAfter": "20"})) is None
+
+
+def test_a_cluster_policy_that_is_not_valid_completes_nothing():
+    own, broken = policy("a"), cluster_policy("b", mode="Enforce", idleAfter="never")
+    assert followed(JOB, in_order([own, broken]), at()).metadata == {"mode": "observe"}
+
+
+def test_names_of_what_is_attached_are_the_jobs_own_and_short_enough_for_keda():
+    assert attached_name(JOB) == "job-train-4711"
+    long = [replace(JOB, name=f"{'x' * 60}-{n}") for n in range(2)]
+    names = {attached_name(each) for each in long}
+    assert len(names) == 2
+    assert all(len(each) <= 54 for each in names)
