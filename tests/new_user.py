@@ -26,7 +26,7 @@ from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from dashboards.answers import Asker, Series
-from scaler.kube.objects.resources import DEPLOYMENT, NAMESPACE, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, DEPLOYMENT, NAMESPACE, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 Json = dict[str, Any]
 
@@ -115,6 +115,11 @@ class Terminal:
             await asyncio.sleep(1)  # what is new is evaluated with the next tick
         raise AssertionError(said)
 
+    async def _until_valid(self, policy: str) -> None:
+        async with asyncio.timeout(SECONDS):
+            while "Valid" not in json.dumps((await self.world.read(CLUSTER_IDLE_POLICY, "", policy)).get("status")):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
     async def _kubectl(self, namespace: str, words: Sequence[str]) -> str:
         match list(words):
             case ["rollout", "status", _] | ["port-forward", _, "8080:8080", "&"]:
@@ -130,6 +135,8 @@ class Terminal:
                 await self.world.patch(SCALED_OBJECT, namespace, name, {"metadata": {"annotations": {key: value}}})
             case ["get", "deployment", name, "--watch"]:
                 await self.until(lambda: self.replicas(namespace, name) == 0, f"{name} to go to 0")
+            case ["get", "clusteridlepolicies"]:
+                await self._until_valid("everybody")
             case ["get", "scalableworkloads", "-A"]:
                 return json.dumps(await self.world.read_all(SCALABLE_WORKLOAD))
             case ["delete", "namespace", name]:

@@ -20,17 +20,28 @@ from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
     DEPLOYMENT,
     JOB,
+    LEADER_WORKER_SET,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
     STATEFUL_SET,
     WORKLOAD,
     Resource,
 )
+from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attributes_of
 
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""
 
+OF_POLICIES = frozenset({RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES})
 SELDOM = {
+    # This story has no IdlePolicy: tests/attachment.
+    *(
+        (ask.verb, ask.group, ask.resource + (f"/{ask.subresource}" if ask.subresource else ""))
+        for rule in REQUIRED_RULES
+        if rule.part in OF_POLICIES
+        for ask in attributes_of(rule, targets=frozenset(), lease_namespace=NAMESPACE)
+    ),
+    ("get", LEADER_WORKER_SET.group, "leaderworkersets/scale"),
     # Where the process died between making a PodTemplate and its request: tests/loops, restarts at every write.
     ("get", "", "podtemplates"),
     # An Event that is said again within minutes is counted up: tests/kube/objects/test_events.py.
