@@ -121,6 +121,7 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
         jobs=wiring.jobs(changed=woken.set),
         namespaces=wiring.namespaces,
         target=target,
+        max_age=settings.kubernetes.max_view_age,
         woken=woken,
     )
     watched = wiring.reflectors

@@ -23,7 +23,7 @@ from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget, policy_of, policy_resource
 from scaler.attachment.plan import Attached, Plan, Standing, Verb, Write, plan_steps
 from scaler.attachment.policy import IdlePolicy, PolicyKey, next_end
-from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
+from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
@@ -100,9 +100,13 @@ class AttachmentController:
     namespaces: Reflector[Namespace] | None
     target: TriggerTarget | None
     """None while it is not known by which address KEDA reaches this scaler."""
+    max_age: timedelta = timedelta(minutes=2)
+    """How long ago the API may have been heard of."""
     clock: Clock = SYSTEM_CLOCK
     observe: Callable[[Plan], None] = lambda _: None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _at_next_end: Cancellable | None = field(default=None, init=False, repr=False)
+    """When the next exclusion ends."""
     _written: dict[PolicyKey, Json] = field(default_factory=dict, init=False, repr=False)
     """The status that each policy got last."""
 
@@ -134,7 +138,7 @@ class AttachmentController:
         if not policies and not attached.ours():
             return
         await self.jobs.follow()
-        if waits := self.jobs.unlisted():
+        if waits := self.jobs.unlisted(self.max_age):
             log.debug("attachment waits", because=waits)
             self.clock.call_later(1.0, self.wake)
             return
@@ -148,14 +152,18 @@ class AttachmentController:
         await self._write(made.writes)
         await self._write_standings(policies, made, now)
         self.observe(made)
-        if end := next_end(policies, now):
-            self.clock.call_later((end - now).total_seconds(), self.wake)
+        if self._at_next_end is not None:
+            self._at_next_end.cancel()
+        end = next_end(policies, now)
+        self._at_next_end = self.clock.call_later((end - now).total_seconds(), self.wake) if end is not None else None
 
     def _unlisted(self) -> bool:
+        """Whether anything is not known, or not as it is now: a new leader's copies may be of when it led before."""
         stores: list[Reflector[Any]] = [*self.policies.all]
         if self.namespaces is not None:
             stores.append(self.namespaces)
-        return bool(self.cluster.unlisted()) or any(seconds_since_heard(each) == float("inf") for each in stores)
+        age_s = max(self.cluster.view_age_s(), *map(seconds_since_heard, stores))
+        return age_s > self.max_age.total_seconds()
 
     def _labels_of(self, namespace: str) -> dict[str, str]:
         found = self.namespaces.get("", namespace) if self.namespaces is not None else None

@@ -12,7 +12,7 @@ Laws:
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from math import isinf
+from datetime import timedelta
 from typing import Any
 
 import structlog
@@ -73,10 +73,14 @@ class JobWatch:
             for each in self._followed:
                 self._tasks.create_task(each.run())
 
-    def unlisted(self) -> str:
-        """Why not all jobs are known; empty where they are. Of kinds that may not be listed none is."""
-        waited = [each for each in self._followed if isinf(seconds_since_heard(each)) and not _is_denied(each)]
-        return ", ".join(f"{each.resource.qualified_name} are not listed yet" for each in waited)
+    def unlisted(self, max_age: timedelta) -> str:
+        """Why not all jobs are known as they are now; empty where they are. Of kinds that may not be listed none is."""
+        waited = [
+            each
+            for each in self._followed
+            if seconds_since_heard(each) > max_age.total_seconds() and not _is_denied(each)
+        ]
+        return ", ".join(f"{each.resource.qualified_name} are not listed" for each in waited)
 
     def denied(self) -> list[str]:
         """The kinds that may not be listed, and why."""

@@ -22,6 +22,7 @@ from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 
 _LISTED_WITHIN_S = 20.0
+_FRESH = timedelta(minutes=2)
 _PARTS = 30 * 24
 """Reads of an hour each that a window may take: of the longest, 30 days."""
 
@@ -80,7 +81,7 @@ class PolicyTrial:
                     await each.wait_synced()
                 while True:
                     await self._jobs.follow()
-                    if not (waits := self._jobs.unlisted()):
+                    if not (waits := self._jobs.unlisted(_FRESH)):
                         return await self._jobs.jobs(self._labels_of)
                     await asyncio.sleep(0.05)
         except TimeoutError:
