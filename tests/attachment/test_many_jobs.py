@@ -287,3 +287,25 @@ async def resume(kube: KubeTransport) -> None:
             status = {"phase": "WaitingForQuota", "observedGeneration": metadata["generation"], "replicas": 0}
             path = SCALABLE_WORKLOAD.path(metadata["namespace"], metadata["name"], "status")
             await kube.patch(path, {"status": status})
+
+
+async def test_a_replica_that_leads_again_goes_on_with_what_there_is_then(started) -> None:
+    kube, owners = started
+    one = Controller(kube)
+    watching = asyncio.gather(*(each.run() for each in one.reflectors))
+    await owners.submit(2)
+    await apply_policies(owners)
+
+    async def attached_are(*numbers: str) -> bool:
+        return sorted(await attached_by(kube)) == sorted(numbers)
+
+    for number, gone in ((4, 2), (12, 4)):
+        leading = asyncio.create_task(one.controller.run())
+        await until(lambda wanted=f"{gone:03}": attached_are(wanted))
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        # Another replica leads meanwhile; jobs come and go.
+        resource, namespace, _ = job_of(gone)
+        await kube.delete(resource.path(namespace, f"{resource.kind.lower()}-{gone:03}-x7k2p"))
+        await owners.submit(number)
+    watching.cancel()
