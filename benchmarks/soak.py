@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from itertools import count
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -44,6 +43,7 @@ from benchmarks.scale import (
     scaled_object,
     workload,
 )
+from scaler import clock
 from scaler.app.process import tune_process
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.evaluation import Evaluator
@@ -62,18 +62,18 @@ class Holders:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.targets = fleet, list(range(fleet.targets))
         """By place: a place is the GPUs of one target."""
-        self._keys: dict[tuple[str, int], list[bytes]] = {}
+        self._keys: dict[int, dict[str, list[bytes]]] = {}
+        """By place and signal."""
 
     def replace(self, place: int, target: int) -> None:
         self.targets[place] = target
-        for keys in self._keys:
-            self._keys[keys] = []
+        self._keys.pop(place, None)
 
     def keys(self, signal: Signal, place: int) -> list[bytes]:
         target, per = self.targets[place], self.fleet.pods_per_target
-        known = self._keys.get((signal.name, place))
-        if not known:
-            known = self._keys[signal.name, place] = [
+        known = self._keys.setdefault(place, {})
+        if signal.name not in known:
+            known[signal.name] = [
                 msgspec.json.encode(
                     {
                         "__name__": signal.metrics[0],
@@ -86,7 +86,7 @@ class Holders:
                 )
                 for ordinal in range(per)
             ]
-        return known
+        return known[signal.name]
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         first = int(start.timestamp()) // COLLECTED_EVERY_S * COLLECTED_EVERY_S + COLLECTED_EVERY_S
@@ -137,16 +137,15 @@ class Soak:
         self.holders = Holders(fleet)
         self.evaluator: Evaluator = evaluator_of(self.cluster, self.holders, fleet)
         self.usage = GpuUsageReader(cluster=self.cluster, evaluator=self.evaluator, queues=_NoQueues())
-        self._new = count(fleet.targets)
-        self._oldest = deque(range(fleet.targets))
-        """Places, by how long their target has been there."""
+        self._oldest = deque(sorted(range(fleet.targets), key=namespace_of))
+        """Places, by how long their target has been there. Those of a namespace go together, as a team's do."""
 
     def turn_over(self) -> None:
         for _ in range(self.churn):
             place = self._oldest.popleft()
             self._oldest.append(place)
             self._put(self.holders.targets[place], is_there=False)
-            target = next(self._new)
+            target = self.holders.targets[place] + self.fleet.targets
             self.holders.replace(place, target)
             self._put(target, is_there=True)
 
@@ -163,6 +162,7 @@ class Soak:
 
     async def run(self, hours: int) -> list[Hour]:
         tune_process()
+        clock._PAUSE_S = 0.0  # there is nobody else on the event loop to give way to
         found, now = list[Hour](), FIRST_TICK
         await self.evaluator.tick(now)
         gc.freeze()
