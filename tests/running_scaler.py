@@ -7,15 +7,20 @@ at once, and no leader shall lose it because the machine is busy. Tests that kil
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import unquote_plus
 
 import aiohttp
 import grpc
+from http_stub import Received, Reply
 from prometheus_client.parser import text_string_to_metric_families
 from scaler_sandbox.fleet import Exporter, Fleet, FleetConfig, Holder
 from small_cluster import NAME, NAMESPACE_NAME, PODS, SmallCluster
@@ -39,6 +44,33 @@ async def gpus(*, busy: float = 0.0) -> AsyncIterator[tuple[Fleet, Exporter]]:
     fleet.set_activity(NAMESPACE_NAME, "*", busy)
     async with Exporter(fleet) as exporter:
         yield fleet, exporter
+
+
+def prometheus(*, busy: float) -> Callable[[Received], Reply]:
+    """A Prometheus that shows the same GPUs since a minute ago, for every metric."""
+
+    def answer(request: Received) -> Reply:
+        found = re.search(r"DCGM_\w+", unquote_plus(request.body.decode()))
+        assert found is not None, request
+        metric, now = found.group(), time.time()
+        level = str(100 * busy if metric.startswith("DCGM_FI_DEV") else busy)
+        series = [
+            {
+                "metric": {
+                    "__name__": metric,
+                    "namespace": NAMESPACE_NAME,
+                    "pod": pod,
+                    "UUID": f"GPU-{pod}",
+                    "Hostname": "node-a",
+                },
+                "values": [[now - 60 + tick / 5, level] for tick in range(300)],
+            }
+            for pod in PODS
+        ]
+        body = {"status": "success", "data": {"resultType": "matrix", "result": series}}
+        return Reply(json.dumps(body).encode(), headers={"Content-Type": "application/json", "Date": formatdate(now)})
+
+    return answer
 
 
 def settings_document(kubeconfig: Path, endpoint: str, **sections: Mapping[str, Any]) -> dict[str, Any]:

@@ -231,13 +231,13 @@ async def embedded_api(folder: Path, *definitions: Json) -> AsyncIterator[tuple[
 @asynccontextmanager
 async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
     """A cluster with an empty namespace."""
-    async with embedded_api(folder, *json.loads(_definitions())) as (api, kube):
+    async with embedded_api(folder, *json.loads(definitions())) as (api, kube):
         await kube.create(NAMESPACE.path(), {"metadata": {"name": NAMESPACE_NAME}})
         yield SmallCluster(api, kube, folder / "kubeconfig")
 
 
 @cache
-def _definitions() -> str:
+def definitions() -> str:
     """All CustomResourceDefinitions as JSON, since reading them as YAML takes longer than most tests."""
     return json.dumps([*crds.load(), *(yaml.safe_load(each.read_text(encoding="utf-8")) for each in _OWN_CRDS)])
 

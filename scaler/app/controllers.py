@@ -18,7 +18,6 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring, max_evaluation_age
 from scaler.attachment.controller import AttachmentController, IdlePolicies
-from scaler.attachment.objects import TriggerTarget
 from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
@@ -100,35 +99,20 @@ class LeaderControllers:
 
 
 def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> AttachmentController:
-    namespaces, keda = settings.kubernetes.namespaces, settings.keda
-    woken = asyncio.Event()
-    reference = keda.authentication_ref
-    target = (
-        TriggerTarget(
-            scaler_address=keda.scaler_addresses[0],
-            authentication=None if reference is None else reference.model_dump(),
-            enable_tls=keda.enable_tls,
-            polling_interval_s=round(keda.polling_interval.total_seconds()),
-            cooldown_s=round(keda.cooldown_period.total_seconds()),
-        )
-        if keda.scaler_addresses
-        else None
-    )
+    woken, watched = asyncio.Event(), wiring.reflectors
     controller = AttachmentController(
         api=api,
         cluster=wiring.cluster,
-        policies=IdlePolicies(wiring.transport, namespaces=namespaces, changed=woken.set),
+        policies=IdlePolicies(wiring.transport, namespaces=settings.kubernetes.namespaces, changed=woken.set),
         jobs=wiring.jobs(changed=woken.set),
-        namespaces=wiring.namespaces,
-        target=target,
+        target=wiring.trigger_target,
         max_age=settings.kubernetes.max_view_age,
         woken=woken,
     )
-    watched = wiring.reflectors
     for each in (watched.scaled_objects, watched.scalable_workloads, watched.workloads):
         each.subscribe(controller.heard)
-    if controller.namespaces is not None:
-        controller.namespaces.subscribe(controller.heard)
+    if wiring.namespaces is not None:
+        wiring.namespaces.subscribe(controller.heard)
     return controller
 
 

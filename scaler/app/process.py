@@ -19,7 +19,8 @@ from scaler.app.server_tls import ServerCertificates
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age
 from scaler.attachment.controller import IdlePolicies
-from scaler.attachment.policy import IdlePolicy
+from scaler.attachment.objects import TriggerTarget
+from scaler.attachment.policy import AttachmentPolicy
 from scaler.clock import background_threads
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import explain, overview
@@ -125,7 +126,7 @@ class Runtime:
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
 
-    async def try_policies(self, given: Sequence[IdlePolicy]) -> Mapping[str, Any]:
+    async def try_policies(self, given: Sequence[AttachmentPolicy]) -> Mapping[str, Any]:
         """What would become of all jobs with these policies. Within `query_once`. Raises: ScalerError."""
         wiring, namespaces = self._wiring, self.settings.kubernetes.namespaces
         trial = PolicyTrial(
@@ -133,7 +134,7 @@ class Runtime:
             wiring.evaluator,
             IdlePolicies(wiring.transport, namespaces=namespaces),
             wiring.jobs(changed=lambda: None),
-            wiring.namespaces,
+            wiring.trigger_target or TriggerTarget(scaler_address=""),
         )
         return await trial.run(given)
 

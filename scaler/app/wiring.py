@@ -18,6 +18,7 @@ from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSo
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
 from scaler.attachment.jobs import JobWatch
+from scaler.attachment.objects import TriggerTarget
 from scaler.decision.cluster_state import seconds_since_heard
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
@@ -25,6 +26,7 @@ from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.wake_queries import WakeQueries, WakeQuery
 from scaler.idleness.gpu import Signal
+from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
@@ -111,15 +113,32 @@ class Wiring:
         """None where only some are watched, and their labels may not be read."""
         return None if self.cluster_reflectors.is_confined else self.cluster_reflectors.quota.namespaces
 
+    @property
+    def trigger_target(self) -> TriggerTarget | None:
+        """How KEDA reaches this scaler; None where the settings do not say."""
+        keda, reference = self._settings.keda, self._settings.keda.authentication_ref
+        if not keda.scaler_addresses:
+            return None
+        return TriggerTarget(
+            scaler_address=keda.scaler_addresses[0],
+            authentication=None if reference is None else reference.model_dump(),
+            enable_tls=keda.enable_tls,
+            polling_interval_s=round(keda.polling_interval.total_seconds()),
+            cooldown_s=round(keda.cooldown_period.total_seconds()),
+        )
+
     def jobs(self, *, changed: Callable[[], None]) -> JobWatch:
-        history = self.evaluator.sampler
+        sampler = self.evaluator.sampler
+
+        def models(pod: GpuPod) -> set[str]:
+            return {each.series.model for each in sampler.history.devices_of(pod.namespace, pod.name).values()}
+
         return JobWatch(
             self.transport,
             self.cluster,
-            namespaces=self._settings.kubernetes.namespaces,
-            models=lambda pod: {
-                each.series.model for each in history.history.devices_of(pod.namespace, pod.name).values()
-            },
+            namespaces=self.namespaces,
+            watched=self._settings.kubernetes.namespaces,
+            models=models,
             changed=changed,
         )
 

@@ -12,7 +12,7 @@ Laws:
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ import structlog
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget, policy_of, policy_resource
 from scaler.attachment.plan import Attached, Plan, Standing, Verb, Write, plan_steps
-from scaler.attachment.policy import IdlePolicy, PolicyKey, next_end
+from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.errors import KubeError
@@ -42,6 +42,7 @@ log = structlog.get_logger(__name__)
 
 _INTERVAL = timedelta(minutes=5)
 _REST = timedelta(seconds=1)
+_RETRY_S = 5.0
 _WRITES_AT_ONCE = 16
 _GONE, _CONFLICT = 404, 409
 VALID = "Valid"
@@ -57,23 +58,34 @@ class IdlePolicies:
         self.namespaced = Reflector(transport, IDLE_POLICY, idlegpu.IdlePolicy, namespaces=namespaces)
         self.of_cluster = None if namespaces else Reflector(transport, CLUSTER_IDLE_POLICY, idlegpu.IdlePolicy)
         """None where only some namespaces are watched: what belongs to the whole cluster may not be read there."""
+        self._changed = changed
         for each in self.all:
-            each.subscribe(lambda _: changed())
+            each.subscribe(self._heard)
 
     @property
     def all(self) -> list[Reflector[idlegpu.IdlePolicy]]:
         return [self.namespaced, *([self.of_cluster] if self.of_cluster is not None else [])]
 
-    def items(self) -> list[idlegpu.IdlePolicy]:
-        return [each for reflector in self.all for each in reflector.items()]
+    def _heard(self, change: Change[idlegpu.IdlePolicy]) -> None:
+        """Of the status only the leader writes."""
+        old, new = change.old, change.new
+        if old is None or new is None or old.metadata.generation != new.metadata.generation:
+            self._changed()
 
-    def unreadable(self) -> list[IdlePolicy]:
-        """Those that exist in a version that cannot be read: nothing is known of what they select."""
-        found = [(key, why) for reflector in self.all for key, why in reflector.undecodable.items()]
-        return [IdlePolicy(namespace=key[0], name=key[1], problem=f"it cannot be read: {why}") for key, why in found]
+    def get(self, policy: AttachmentPolicy) -> idlegpu.IdlePolicy | None:
+        """None for one that cannot be read, or is gone."""
+        reflector = self.namespaced if policy.namespace else self.of_cluster
+        return reflector.get(*policy.key) if reflector is not None else None
 
-    def policies(self) -> list[IdlePolicy]:
-        return [*map(policy_of, self.items()), *self.unreadable()]
+    def policies(self) -> list[AttachmentPolicy]:
+        """All that exist. Of one in a version that cannot be read it is not known what it selects."""
+        readable = [policy_of(each) for reflector in self.all for each in reflector.items()]
+        unreadable = [
+            AttachmentPolicy(namespace=key[0], name=key[1], problem=f"it cannot be read: {why}")
+            for reflector in self.all
+            for key, why in reflector.undecodable.items()
+        ]
+        return readable + unreadable
 
 
 def _matters(found: ScaledObject | ScalableWorkload | Workload | Namespace) -> object:
@@ -97,18 +109,14 @@ class AttachmentController:
     cluster: ClusterState
     policies: IdlePolicies
     jobs: JobWatch
-    namespaces: Reflector[Namespace] | None
     target: TriggerTarget | None
     """None while it is not known by which address KEDA reaches this scaler."""
     max_age: timedelta = timedelta(minutes=2)
     """How long ago the API may have been heard of."""
     clock: Clock = SYSTEM_CLOCK
-    observe: Callable[[Plan], None] = lambda _: None
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-    _at_next_end: Cancellable | None = field(default=None, init=False, repr=False)
-    """When the next exclusion ends."""
-    _written: dict[PolicyKey, Json] = field(default_factory=dict, init=False, repr=False)
-    """The status that each policy got last."""
+    _timers: dict[str, Cancellable] = field(default_factory=dict, init=False, repr=False)
+    """By what for: the next exclusion that ends, and what is tried again."""
 
     def wake(self) -> None:
         self.woken.set()
@@ -129,45 +137,42 @@ class AttachmentController:
     async def tick(self, now: datetime) -> None:
         """Raises: KubeError with the reason NotLeading."""
         if self._unlisted():
-            self.clock.call_later(1.0, self.wake)
+            self._wake_in("retry", 1.0)
             return
         policies = self.policies.policies()
-        if self.target is None:
-            policies = [replace(each, problem=each.problem or _NO_ADDRESS) for each in policies]
-        attached = Attached(self.cluster.scalable_workloads.items(), self.cluster.scaled_objects.items())
+        attached = Attached(self.cluster.scalable_workloads, self.cluster.scaled_objects)
         if not policies and not attached.ours():
             return
         await self.jobs.follow()
         if waits := self.jobs.unlisted(self.max_age):
             log.debug("attachment waits", because=waits)
-            self.clock.call_later(1.0, self.wake)
+            self._wake_in("retry", 1.0)
             return
-        jobs = await self.jobs.jobs(self._labels_of)
+        if self.jobs.has_unresolved:
+            self._wake_in("retry", _RETRY_S)
+        jobs = await self.jobs.jobs(with_models=any(each.asks_for_models for each in policies))
         made, turns = Plan(), Turns()
-        target = self.target or TriggerTarget(scaler_address="")
-        for made in plan_steps(jobs, policies, attached, target, now):  # noqa: B007 (the last one is whole)
+        for made in plan_steps(jobs, policies, attached, self.target, now):  # noqa: B007 (the last one is whole)
             await turns.give_way()
         for standing in made.standings.values():
-            standing.problems += self.jobs.denied()
+            standing.problems += [*([] if self.target is not None else [_NO_ADDRESS]), *self.jobs.problems()]
         await self._write(made.writes)
-        await self._write_standings(policies, made, now)
-        self.observe(made)
-        if self._at_next_end is not None:
-            self._at_next_end.cancel()
+        for policy in policies:
+            await self._write_standing(policy, made.standings[policy.key], now)
         end = next_end(policies, now)
-        self._at_next_end = self.clock.call_later((end - now).total_seconds(), self.wake) if end is not None else None
+        self._wake_in("end", None if end is None else (end - now).total_seconds())
 
     def _unlisted(self) -> bool:
         """Whether anything is not known, or not as it is now: a new leader's copies may be of when it led before."""
-        stores: list[Reflector[Any]] = [*self.policies.all]
-        if self.namespaces is not None:
-            stores.append(self.namespaces)
-        age_s = max(self.cluster.view_age_s(), *map(seconds_since_heard, stores))
+        age_s = max(self.cluster.view_age_s(), *map(seconds_since_heard, self.policies.all))
         return age_s > self.max_age.total_seconds()
 
-    def _labels_of(self, namespace: str) -> dict[str, str]:
-        found = self.namespaces.get("", namespace) if self.namespaces is not None else None
-        return found.metadata.labels if found is not None else {}
+    def _wake_in(self, what: str, seconds: float | None) -> None:
+        """Instead of when it was to be woken for that before; None: not any more."""
+        if (timer := self._timers.pop(what, None)) is not None:
+            timer.cancel()
+        if seconds is not None:
+            self._timers[what] = self.clock.call_later(seconds, self.wake)
 
     # ---- writing
 
@@ -175,17 +180,19 @@ class AttachmentController:
         """Raises: KubeError with the reason NotLeading."""
         turns = asyncio.Semaphore(_WRITES_AT_ONCE)
 
-        async def one(write: Write) -> None:
+        async def one(write: Write) -> bool:
             async with turns:
-                await self._send(write)
+                return await self._send(write)
 
-        for ended in await asyncio.gather(*map(one, writes), return_exceptions=True):
-            if isinstance(ended, BaseException):
-                raise ended
-        for verb, count in Counter(f"{each.verb} {each.resource.kind}" for each in writes).items():
+        ended = await asyncio.gather(*map(one, writes), return_exceptions=True)
+        if failed := next((each for each in ended if isinstance(each, BaseException)), None):
+            raise failed
+        done = [write for write, is_done in zip(writes, ended, strict=True) if is_done]
+        for verb, count in Counter(f"{each.verb} {each.resource.kind}" for each in done).items():
             log.info("attachment written", writes=verb, objects=count)
 
-    async def _send(self, write: Write) -> None:
+    async def _send(self, write: Write) -> bool:
+        """Whether it was written; what was not is planned again."""
         try:
             match write.verb:
                 case Verb.CREATE:
@@ -199,33 +206,28 @@ class AttachmentController:
                 raise
             tell = log.debug if error.status in (_GONE, _CONFLICT) else log.warning
             tell("attachment not written; retried", write=str(write), error=str(error))
-            self.clock.call_later(5.0, self.wake)
-        else:
-            log.debug("attachment written", write=str(write))
+            self._wake_in("retry", _RETRY_S)
+            return False
+        log.debug("attachment written", write=str(write))
+        return True
 
-    async def _write_standings(self, policies: list[IdlePolicy], made: Plan, now: datetime) -> None:
-        for policy, found in zip(policies, [*self.policies.items()], strict=False):
-            standing = made.standings.get(policy.key, Standing())
-            await self._write_standing(policy, found, standing, now)
-
-    async def _write_standing(
-        self, policy: IdlePolicy, found: idlegpu.IdlePolicy, standing: Standing, now: datetime
-    ) -> None:
-        counts = standing.as_status(policy.problem) | {"observedGeneration": found.metadata.generation}
-        if self._written.get(policy.key) == counts:
+    async def _write_standing(self, policy: AttachmentPolicy, standing: Standing, now: datetime) -> None:
+        found = self.policies.get(policy)
+        if found is not None and found.status == standing.as_status(policy.problem, found.metadata.generation):
             return
         resource = policy_resource(policy)
         try:
             fresh: Json = msgspec.json.decode(await self.api.get(resource.path(*policy.key)))
             status, reason = ("False", "NotValid") if policy.problem else ("True", "Valid")
             message = policy.problem or f"{standing.attached} of {standing.matched} matching jobs are attached"
-            patch = condition_patch(fresh, VALID, status=status, reason=reason, message=message, now=now)
-            body = {"status": {**((patch or {}).get("status") or {}), **counts}}
-            if any(fresh.get("status", {}).get(name) != value for name, value in body["status"].items()):
+            conditions = condition_patch(fresh, VALID, status=status, reason=reason, message=message, now=now)
+            generation = fresh["metadata"].get("generation", 0) if found is None else found.metadata.generation
+            wanted = msgspec.to_builtins(standing.as_status(policy.problem, generation))
+            body = {"status": {**((conditions or {}).get("status") or {}), **wanted}}
+            if any((fresh.get("status") or {}).get(name) != value for name, value in body["status"].items()):
                 await self.api.patch(resource.path(policy.namespace, policy.name, "status"), body)
-            self._written[policy.key] = counts
         except KubeError as error:
             if error.reason == NOT_LEADING:
                 raise
             log.debug("status of a policy not written; retried", policy=str(policy), error=str(error))
-            self.clock.call_later(5.0, self.wake)
+            self._wake_in("retry", _RETRY_S)

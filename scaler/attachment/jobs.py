@@ -10,12 +10,12 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import structlog
+import msgspec
 
 from scaler.attachment.policy import Job
 from scaler.clock import Turns
@@ -23,23 +23,27 @@ from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.decision.workloads import group_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
-from scaler.kube.discovery import Discovery
+from scaler.kube.discovery import Discovery, Scale
 from scaler.kube.object_cache import Change, Keep, T, whole
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Resource
 from scaler.kube.objects.scaled_kinds import ScaledKind
 from scaler.kube.reflector import Denied, Reflector
 from scaler.kube.transport import KubeTransport
 
-log = structlog.get_logger(__name__)
-
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
 SCALED_KINDS = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
-_OF_PODS = frozenset({("", "Pod"), *((each.group, each.kind) for each in SCALED_KINDS)})
-"""(group, kind) of owners of Workloads that are not the job itself, or are scaled without their Workload."""
+OwnerKind = tuple[str, str]
+"""(group, kind)"""
+
+_OF_PODS: frozenset[OwnerKind] = frozenset({("", "Pod"), *((each.group, each.kind) for each in SCALED_KINDS)})
+"""Owners of Workloads that are not the job itself, or are scaled without their Workload."""
+
+_MISSING = 404
 
 Models = Callable[[GpuPod], Collection[str]]
 """A pod → the models of its GPUs, as far as they have shown samples."""
@@ -53,16 +57,18 @@ class JobWatch:
         transport: KubeTransport,
         cluster: ClusterState,
         *,
-        namespaces: Collection[str] = (),
+        namespaces: Reflector[Namespace] | None,
+        watched: Collection[str] = (),
         models: Models,
         changed: Callable[[], None],
     ) -> None:
-        self._transport, self._cluster, self._namespaces = transport, cluster, namespaces
-        self._models, self._changed = models, changed
+        """`namespaces` is None where only some are `watched`, and their labels may not be read."""
+        self._transport, self._cluster, self._watched = transport, cluster, watched
+        self._namespaces, self._models, self._changed = namespaces, models, changed
         self._discovery = Discovery(transport)
-        self._scaled = {each: self._reflector(each, ScaledKind, _kept(cluster.gpus)) for each in SCALED_KINDS}
-        self._owners: dict[tuple[str, str], Reflector[PartialObjectMetadata]] = {}
-        """By (group, kind)."""
+        self._scaled = {each: self._reflector(each, ScaledKind, _with_gpus(cluster.gpus)) for each in SCALED_KINDS}
+        self._owners: dict[OwnerKind, Reflector[PartialObjectMetadata]] = {}
+        self._unresolved: dict[OwnerKind, str] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._needed = asyncio.Event()
 
@@ -75,61 +81,66 @@ class JobWatch:
 
     def unlisted(self, max_age: timedelta) -> str:
         """Why not all jobs are known as they are now; empty where they are. Of kinds that may not be listed none is."""
+        stores = [*self._followed, *([] if self._namespaces is None else [self._namespaces])]
         waited = [
-            each
-            for each in self._followed
-            if seconds_since_heard(each) > max_age.total_seconds() and not _is_denied(each)
+            each for each in stores if seconds_since_heard(each) > max_age.total_seconds() and not _is_denied(each)
         ]
         return ", ".join(f"{each.resource.qualified_name} are not listed" for each in waited)
 
-    def denied(self) -> list[str]:
-        """The kinds that may not be listed, and why."""
-        return [
+    @property
+    def has_unresolved(self) -> bool:
+        """Whether the API has not said what some kinds are."""
+        return bool(self._unresolved)
+
+    def problems(self) -> list[str]:
+        """The kinds of which no job is known, and why."""
+        denied = [
             f"{x.resource.qualified_name}: {x.state.message}" for x in self._followed if isinstance(x.state, Denied)
         ]
+        return [*denied, *self._unresolved.values()]
 
     async def follow(self) -> None:
         """Follow the kinds of all owners of Workloads with GPUs."""
         self._needed.set()
-        for workload in self._gangs():
+        turns, wanted = Turns(), dict[OwnerKind, str]()
+        for workload in self._cluster.workloads.items():
             owner = workload.metadata.controller_owner
             kind = None if owner is None else (group_of(owner.api_version), owner.kind)
-            if owner is None or kind is None or kind in self._owners or kind in _OF_PODS:
-                continue
-            with suppress(KubeError):
-                resource = await self._discovery.resolve_kind(owner.api_version, owner.kind)
-                self._owners[kind] = reflector = self._reflector(resource, PartialObjectMetadata)
-                if self._tasks is not None:
-                    self._tasks.create_task(reflector.run())
+            if owner is not None and kind not in self._owners and kind not in _OF_PODS and self._waits(workload):
+                wanted[group_of(owner.api_version), owner.kind] = owner.api_version
+            await turns.give_way()
+        self._unresolved = {}
+        for kind, api_version in wanted.items():
+            await self._follow(kind, api_version)
 
-    async def jobs(self, namespace_labels: Callable[[str], dict[str, str]]) -> list[Job]:
-        """All jobs that are known."""
+    async def jobs(self, *, with_models: bool = True) -> list[Job]:
+        """All jobs that are known. Without `with_models` those of their GPUs are not looked up."""
         found: dict[str, Job] = {}
         turns = Turns()
-        for workload in self._gangs():
-            job = self._of_workload(workload, namespace_labels)
+        for workload in self._cluster.workloads.items():
+            job = self._of_workload(workload, with_models=with_models) if self._waits(workload) else None
             if job is not None:
-                found[job.uid] = job
+                known = found.get(job.uid)
+                found[job.uid] = job if known is None else replace(job, workloads=(*known.workloads, *job.workloads))
             await turns.give_way()
         for resource, reflector in self._scaled.items():
             for each in reflector.items():
-                found[each.metadata.uid] = self._of_scaled(resource, each, namespace_labels)
+                found[each.metadata.uid] = self._of_scaled(resource, each, with_models=with_models)
                 await turns.give_way()
         return [*found.values()]
 
-    def pods_of(self, job: Job) -> Sequence[GpuPod]:
-        """Its pods with GPUs."""
+    def scale_of(self, job: Job) -> Scale | None:
+        """Its replicas and the selector of its pods; None where it has no scale of its own."""
         for resource, reflector in self._scaled.items():
             found = reflector.get(job.namespace, job.name) if resource.kind == job.kind else None
             if found is not None:
-                return self._cluster.pods_of_selector(job.namespace, _selector(resource, found))
-        owned = self._cluster.workloads.by_index("owner", job.key)
-        return [pod for workload in owned for pod in self._cluster.pods_of_workload(workload) if pod.gpus]
+                return Scale(replicas=found.spec.replicas, selector=_selector(resource, found))
+        return None
 
     # ---------------------------------------------------------------------------------------------------------------
 
     def _reflector(self, resource: Resource, kind: type[T], keep: Keep[T] = whole) -> Reflector[T]:
-        made = Reflector(self._transport, resource, kind, namespaces=self._namespaces, keep=keep)
+        made = Reflector(self._transport, resource, kind, namespaces=self._watched, keep=keep)
         made.subscribe(self._heard)
         return made
 
@@ -142,15 +153,28 @@ class JobWatch:
         if change.old is None or change.new is None or _matters(change.old) != _matters(change.new):
             self._changed()
 
-    def _gangs(self) -> Iterator[Workload]:
-        """Workloads with GPUs that have not finished."""
-        gpus = self._cluster.gpus
-        for each in self._cluster.workloads.items():
-            asks = any(gpus.of_pod(pod_set.template.spec) for pod_set in each.spec.pod_sets)
-            if asks and not is_true(each.status.conditions, "Finished"):
-                yield each
+    async def _follow(self, kind: OwnerKind, api_version: str) -> None:
+        try:
+            resource = await self._discovery.resolve_kind(api_version, kind[1])
+        except KubeError as error:
+            if error.status != _MISSING:
+                self._unresolved[kind] = f"{kind[1]}: {error}"
+            return
+        self._owners[kind] = reflector = self._reflector(resource, PartialObjectMetadata, _metadata_read)
+        if self._tasks is not None:
+            self._tasks.create_task(reflector.run())
 
-    def _of_workload(self, workload: Workload, namespace_labels: Callable[[str], dict[str, str]]) -> Job | None:
+    def _waits(self, workload: Workload) -> bool:
+        """Whether it holds GPUs, or waits for some."""
+        gpus = self._cluster.gpus
+        asks = any(gpus.of_pod(pod_set.template.spec) for pod_set in workload.spec.pod_sets)
+        return asks and not is_true(workload.status.conditions, "Finished")
+
+    def _labels_of(self, namespace: str) -> dict[str, str]:
+        found = self._namespaces.get("", namespace) if self._namespaces is not None else None
+        return found.metadata.labels if found is not None else {}
+
+    def _of_workload(self, workload: Workload, *, with_models: bool) -> Job | None:
         owner = workload.metadata.controller_owner
         if owner is None or (group_of(owner.api_version), owner.kind) in _OF_PODS:
             return None
@@ -159,37 +183,37 @@ class JobWatch:
         if seen is None or seen.metadata.uid != owner.uid or seen.metadata.deletion_timestamp is not None:
             return None
         priority = workload.spec.priority_class_ref
-        pods = self._cluster.pods_of_workload(workload)
+        pods = self._cluster.pods_of_workload(workload) if with_models else ()
         return Job(
             namespace=workload.metadata.namespace,
             api_version=owner.api_version,
             kind=owner.kind,
             name=owner.name,
             uid=owner.uid,
-            namespace_labels=namespace_labels(workload.metadata.namespace),
+            namespace_labels=self._labels_of(workload.metadata.namespace),
             labels=seen.metadata.labels,
             queue=workload.spec.queue_name,
             priority_class=priority.name if priority else "",
             gpu_models=self._models_of(pods),
+            workloads=(workload.metadata.name,),
         )
 
-    def _of_scaled(
-        self, resource: Resource, found: ScaledKind, namespace_labels: Callable[[str], dict[str, str]]
-    ) -> Job:
+    def _of_scaled(self, resource: Resource, found: ScaledKind, *, with_models: bool) -> Job:
         metadata: ObjectMeta = found.metadata
         names = {each.spec.priority_class_name for each in found.spec.templates} - {""}
-        replicas = found.spec.replicas
+        replicas, selector = found.spec.replicas, _selector(resource, found)
+        pods = self._cluster.pods_of_selector(metadata.namespace, selector) if with_models else ()
         return Job(
             namespace=metadata.namespace,
             api_version=resource.api_version,
             kind=resource.kind,
             name=metadata.name,
             uid=metadata.uid,
-            namespace_labels=namespace_labels(metadata.namespace),
+            namespace_labels=self._labels_of(metadata.namespace),
             labels=metadata.labels,
             queue=metadata.labels.get(QUEUE_LABEL, ""),
             priority_class=metadata.labels.get(PRIORITY_LABEL) or min(names, default=""),
-            gpu_models=self._models_of(self._cluster.pods_of_selector(metadata.namespace, _selector(resource, found))),
+            gpu_models=self._models_of(pods),
             problem=f"it has {replicas} replicas; only what has one is scaled between 1 and 0" if replicas > 1 else "",
         )
 
@@ -216,10 +240,18 @@ def _selector(resource: Resource, found: ScaledKind) -> str:
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
-def _kept(gpus: GpuResources) -> Callable[[ScaledKind], ScaledKind | None]:
-    """Those with GPUs, without what only kubectl reads."""
-
+def _with_gpus(gpus: GpuResources) -> Keep[ScaledKind]:
     def kept(found: ScaledKind) -> ScaledKind | None:
-        return found if any(gpus.of_pod(each.spec) for each in found.spec.templates) else None
+        asks = any(gpus.of_pod(each.spec) for each in found.spec.templates)
+        return msgspec.structs.replace(found, metadata=_read(found.metadata)) if asks else None
 
     return kept
+
+
+def _metadata_read(found: PartialObjectMetadata) -> PartialObjectMetadata:
+    return msgspec.structs.replace(found, metadata=_read(found.metadata))
+
+
+def _read(metadata: ObjectMeta) -> ObjectMeta:
+    """Without annotations and owners, which nobody reads."""
+    return msgspec.structs.replace(metadata, annotations={}, owner_references=())

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from scaler.attachment.policy import Criteria, Exclusion, Followed, IdlePolicy, Job
+from scaler.attachment.policy import AttachmentPolicy, Criteria, Exclusion, Followed, Job
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, parse_metadata
+from scaler.decision.workloads import POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json
@@ -28,39 +29,40 @@ from scaler.kube.objects.resources import (
 from scaler.kube.scheduling import Selector
 from scaler.quota.from_objects.queues import selector_of
 
-POLICY_LABEL = "idlegpu.io/policy-kind"
-"""On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""
 _NAME_LENGTH = 54
 """KEDA's HorizontalPodAutoscaler is named `keda-hpa-` and the ScaledObject's name; a label has up to 63 characters."""
 
 
-def policy_resource(policy: IdlePolicy) -> Resource:
+def policy_resource(policy: AttachmentPolicy) -> Resource:
     return IDLE_POLICY if policy.namespace else CLUSTER_IDLE_POLICY
 
 
-def policy_of(found: idlegpu.IdlePolicy) -> IdlePolicy:
+def policy_of(found: idlegpu.IdlePolicy) -> AttachmentPolicy:
     """The policy; one that is not valid says why in its `problem`, and selects by as much of it as can be read."""
     problems: list[str] = []
     spec = found.spec
-    return IdlePolicy(
+    return AttachmentPolicy(
         namespace=found.metadata.namespace,
         name=found.metadata.name,
-        uid=found.metadata.uid,
         precedence=spec.precedence,
         selector=_criteria(spec.selector, "spec.selector", problems, is_namespaced=bool(found.metadata.namespace)),
         exclude=tuple(
-            Exclusion(
-                criteria=_criteria(each, f"spec.exclude[{n}]", problems, is_namespaced=bool(found.metadata.namespace)),
-                until=each.until,
-                reason=each.reason,
-            )
+            _exclusion(each, f"spec.exclude[{n}]", problems, is_namespaced=bool(found.metadata.namespace))
             for n, each in enumerate(spec.exclude)
         ),
         metadata=_metadata(spec, problems),
         problem="; ".join(problems),
     )
+
+
+def _exclusion(spec: idlegpu.JobExclusion, where: str, problems: list[str], *, is_namespaced: bool) -> Exclusion:
+    criteria, until = _criteria(spec, where, problems, is_namespaced=is_namespaced), spec.until
+    if until is not None and until.tzinfo is None:
+        problems.append(f"{where}.until: {until.isoformat()} has no zone; write for example {until.isoformat()}Z")
+        until = None
+    return Exclusion(criteria=criteria, until=until, reason=spec.reason)
 
 
 def _criteria(spec: idlegpu.JobSelector, where: str, problems: list[str], *, is_namespaced: bool) -> Criteria:

@@ -4,7 +4,7 @@
 |------------------------------------|----------------|--------------------------|----------------------|
 | followed                           | create both    | bring up to date         | conflict; detach     |
 | followed, but it cannot be scaled  | problem        | detach                   | problem              |
-| followed, policy not valid         | –              | mode observe             | –                    |
+| followed, not valid                | –              | mode observe             | –                    |
 | excluded, or no policy             | –              | detach                   | –                    |
 | without a Workload, policy there   | –              | –                        | –                    |
 | without a Workload, policy gone    | –              | detach                   | –                    |
@@ -24,19 +24,20 @@ import msgspec
 
 from scaler.attachment.objects import (
     POLICY_ANNOTATION,
-    POLICY_LABEL,
     TriggerTarget,
     attached_name,
     has_scale_of_its_own,
     scalable_workload,
     scaled_object,
 )
-from scaler.attachment.policy import Followed, IdlePolicy, Job, PolicyKey, followed, in_order
-from scaler.decision.cluster_state import scaled_by_key
+from scaler.attachment.policy import AttachmentPolicy, Followed, Job, PolicyKey, followed, in_order
+from scaler.decision.cluster_state import ObjectLister
+from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Phase
+from scaler.decision.workloads import POLICY_LABEL
 from scaler.kube.objects.core import Json, ObjectMeta
-from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.idlegpu import IdlePolicyStatus, ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 
 LISTED = 10
@@ -77,17 +78,18 @@ class Standing:
     conflicts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def as_status(self, problem: str) -> dict[str, Any]:
+    def as_status(self, problem: str, generation: int) -> IdlePolicyStatus:
         problems = [*filter(None, [problem]), *sorted(self.problems)]
-        return {
-            "matched": self.matched,
-            "attached": self.attached,
-            "excluded": self.excluded,
-            "suspended": self.suspended,
-            "conflicts": len(self.conflicts),
-            "problems": problems[:LISTED],
-            "conflicting": sorted(self.conflicts)[:LISTED],
-        }
+        return IdlePolicyStatus(
+            observed_generation=generation,
+            matched=self.matched,
+            attached=self.attached,
+            excluded=self.excluded,
+            suspended=self.suspended,
+            conflicts=len(self.conflicts),
+            problems=tuple(problems[:LISTED]),
+            conflicting=tuple(sorted(self.conflicts)[:LISTED]),
+        )
 
 
 @dataclass(slots=True)
@@ -96,41 +98,39 @@ class Plan:
     standings: dict[PolicyKey, Standing] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
 class Attached:
-    """The ScalableWorkloads and ScaledObjects that are there, by what they are for."""
+    """The ScalableWorkloads and ScaledObjects that are there."""
 
-    def __init__(self, scalable_workloads: Iterable[ScalableWorkload], scaled_objects: Iterable[ScaledObject]) -> None:
-        self.scalable_workloads = {each.metadata.key: each for each in scalable_workloads}
-        self.scaled_objects = {each.metadata.key: each for each in scaled_objects}
-        self.others: dict[tuple[str, ...], str] = {}
-        """By what is scaled: the object of an author that scales it."""
-        for scalable in self.scalable_workloads.values():
-            if not is_ours(scalable.metadata):
-                self.others[scaled_by_key(scalable)] = f"ScalableWorkload {scalable.metadata.name}"
-        for scaled in self.scaled_objects.values():
-            target = scaled.spec.scale_target_ref
-            if not is_ours(scaled.metadata):
-                group = target.api_version.rpartition("/")[0]
-                self.others[scaled.metadata.namespace, group, target.kind, target.name] = (
-                    f"ScaledObject {scaled.metadata.name}"
-                )
+    scalable_workloads: ObjectLister[ScalableWorkload]
+    scaled_objects: ObjectLister[ScaledObject]
 
     def ours(self) -> set[tuple[str, str]]:
         """(namespace, name) of what policies have attached."""
         stores = (self.scalable_workloads, self.scaled_objects)
-        return {key for store in stores for key, each in store.items() if is_ours(each.metadata)}
+        return {each.metadata.key for store in stores for each in store.by_index("policy", POLICY_LABEL)}
+
+    def has(self, job: Job) -> bool:
+        """Whether a policy has attached it."""
+        key = job.namespace, attached_name(job)
+        known = self.scalable_workloads.get(*key), self.scaled_objects.get(*key)
+        return any(each is not None and is_ours(each.metadata) for each in known)
 
     def conflict(self, job: Job) -> str:
         """What scales the job already, other than a policy; empty where nothing does."""
-        key, named = job.key, (job.namespace, attached_name(job))
-        ours = (SCALABLE_WORKLOAD.group, SCALABLE_WORKLOAD.kind)
-        found = self.others.get(key, "") or self.others.get((job.namespace, *ours, attached_name(job)), "")
-        if found:
-            return found
-        for store in (self.scalable_workloads, self.scaled_objects):
-            same = store.get(named)
+        namespace, name = job.namespace, attached_name(job)
+        for subject in (job.key, *((namespace, workload) for workload in job.workloads)):
+            for scalable in self.scalable_workloads.by_index("subject", subject):
+                if not is_ours(scalable.metadata):
+                    return f"ScalableWorkload {scalable.metadata.name}"
+        target = ScaleTargetRef(api_version=job.api_version, kind=job.kind, name=job.name)
+        for each in (target, scalable_workload_ref(name)):
+            for scaled in self.scaled_objects.by_index("target", (namespace, each)):
+                if not is_ours(scaled.metadata):
+                    return f"ScaledObject {scaled.metadata.name}"
+        for same in (self.scalable_workloads.get(namespace, name), self.scaled_objects.get(namespace, name)):
             if same is not None and not is_ours(same.metadata):
-                return f"the name {named[1]}, which is taken"
+                return f"the name {name}, which is taken"
         return ""
 
 
@@ -141,12 +141,15 @@ def is_ours(metadata: ObjectMeta) -> bool:
 
 def plan_steps(
     jobs: Iterable[Job],
-    policies: Sequence[IdlePolicy],
+    policies: Sequence[AttachmentPolicy],
     attached: Attached,
-    target: TriggerTarget,
+    target: TriggerTarget | None,
     now: datetime,
 ) -> Iterator[Plan]:
-    """The plan, over and over, with one job more each time; the last one is whole."""
+    """The plan, over and over, with one job more each time; the last one is whole.
+
+    Without a `target` nothing is attached, and what has been stays as it is.
+    """
     made = Plan(standings={each.key: Standing() for each in policies})
     ordered, seen = in_order(policies), set[tuple[str, str]]()
     for job in jobs:
@@ -157,6 +160,7 @@ def plan_steps(
     for key in sorted(attached.ours() - seen):
         if any(not {("", each), (key[0], each)} & existing for each in _policies_of(key, attached)):
             made.writes += _detach(key, attached)
+        yield made
     yield made
 
 
@@ -164,7 +168,7 @@ def _for_job(
     job: Job,
     said: Followed | None,
     attached: Attached,
-    target: TriggerTarget,
+    target: TriggerTarget | None,
     standings: Mapping[PolicyKey, Standing],
 ) -> list[Write]:
     key = job.namespace, attached_name(job)
@@ -172,29 +176,49 @@ def _for_job(
         return _detach(key, attached)
     standing = standings[said.policy.key]
     standing.matched += 1
-    if said.policy.problem:
-        ours = attached.scaled_objects.get(key)
-        return [] if ours is None or not is_ours(ours.metadata) else _update(ours, scaled_object(job, said, target))
-    if said.excluded is not None:
-        standing.excluded += 1
+    if said.problem:
+        return _observe(job, said, attached, target, standing)
+    if _is_kept_from(job, said, attached, standing):
         return _detach(key, attached)
-    if job.problem:
-        standing.problems.append(f"{job}: {job.problem}")
-        return _detach(key, attached)
-    if taken := attached.conflict(job):
-        standing.conflicts.append(f"{job}: {taken}")
-        return _detach(key, attached)
+    if target is None:
+        return []
     standing.attached += 1
     return list(_attach(job, said, attached, target, standing))
+
+
+def _observe(
+    job: Job, said: Followed, attached: Attached, target: TriggerTarget | None, standing: Standing
+) -> list[Write]:
+    """What has been attached stays so, in mode Observe."""
+    if not said.policy.problem:
+        standing.problems.append(f"{job}: {said.problem}")
+    ours = attached.scaled_objects.get(job.namespace, attached_name(job))
+    if target is None or ours is None or not is_ours(ours.metadata):
+        return []
+    return _update(ours, scaled_object(job, said, target))
+
+
+def _is_kept_from(job: Job, said: Followed, attached: Attached, standing: Standing) -> bool:
+    """Whether anything keeps the job from being attached, which is counted."""
+    if said.excluded is not None:
+        standing.excluded += 1
+        return True
+    if job.problem:
+        standing.problems.append(f"{job}: {job.problem}")
+        return True
+    if taken := attached.conflict(job):
+        standing.conflicts.append(f"{job}: {taken}")
+        return True
+    return False
 
 
 def _attach(job: Job, said: Followed, attached: Attached, target: TriggerTarget, standing: Standing) -> Iterable[Write]:
     key = job.namespace, attached_name(job)
     if not has_scale_of_its_own(job):
-        found = attached.scalable_workloads.get(key)
+        found = attached.scalable_workloads.get(*key)
         standing.suspended += found is not None and found.spec.replicas == 0
         yield from _ensure(found, SCALABLE_WORKLOAD, scalable_workload(job, said))
-    yield from _ensure(attached.scaled_objects.get(key), SCALED_OBJECT, scaled_object(job, said, target))
+    yield from _ensure(attached.scaled_objects.get(*key), SCALED_OBJECT, scaled_object(job, said, target))
 
 
 def _ensure(found: ScalableWorkload | ScaledObject | None, resource: Resource, body: Json) -> list[Write]:
@@ -251,12 +275,12 @@ def _digested(metadata: Json, body: Json) -> dict[str, Any]:
 
 
 def _policies_of(key: tuple[str, str], attached: Attached) -> set[str]:
-    found = (attached.scalable_workloads.get(key), attached.scaled_objects.get(key))
+    found = (attached.scalable_workloads.get(*key), attached.scaled_objects.get(*key))
     return {each.metadata.annotations.get(POLICY_ANNOTATION, "") for each in found if each and is_ours(each.metadata)}
 
 
 def _detach(key: tuple[str, str], attached: Attached) -> list[Write]:
-    scaled, scalable = attached.scaled_objects.get(key), attached.scalable_workloads.get(key)
+    scaled, scalable = attached.scaled_objects.get(*key), attached.scalable_workloads.get(*key)
     if scaled is not None and is_ours(scaled.metadata):
         return [_deleted(SCALED_OBJECT, scaled.metadata)] if scaled.metadata.deletion_timestamp is None else []
     if scalable is None or not is_ours(scalable.metadata) or scalable.metadata.deletion_timestamp is not None:

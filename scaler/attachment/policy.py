@@ -17,15 +17,18 @@ Laws:
   attached by it stays attached in mode Observe.
 """
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from functools import lru_cache
 
+from scaler.idleness.durations import parse_duration
+from scaler.idleness.policy import under_pressure_problem
 from scaler.kube.scheduling import Selector
 
-SETTINGS_MODE = "observe"
+DEFAULT_MODE = "observe"
 """The mode of a job of whose policies none names one, as trigger metadata writes it."""
 
 
@@ -45,6 +48,8 @@ class Job:
     priority_class: str = ""
     gpu_models: frozenset[str] | None = None
     """None while no GPU of it has shown its model."""
+    workloads: tuple[str, ...] = ()
+    """Names of its Kueue Workloads."""
     problem: str = ""
     """Why it cannot be scaled between 1 and 0, in words; empty where it can."""
 
@@ -86,7 +91,13 @@ class Criteria:
 
 
 def _is_any(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
+    return not patterns or any(_pattern(each).fullmatch(name) for each in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _pattern(text: str) -> re.Pattern[str]:
+    """`*` stands for any text; nothing else is special."""
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,12 +120,11 @@ PolicyKey = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdlePolicy:
+class AttachmentPolicy:
     """An IdlePolicy or a ClusterIdlePolicy."""
 
     namespace: str
     name: str
-    uid: str = ""
     precedence: int = 0
     selector: Criteria = Criteria()
     exclude: tuple[Exclusion, ...] = ()
@@ -134,6 +144,11 @@ class IdlePolicy:
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
 
+    @property
+    def asks_for_models(self) -> bool:
+        """Whether it depends on the models of a job's GPUs."""
+        return any(each.gpu_models for each in (self.selector, *(x.criteria for x in self.exclude)))
+
     def matches(self, job: Job) -> bool:
         return self.namespace in ("", job.namespace) and self.selector.matches(job, if_unknown=bool(self.problem))
 
@@ -148,7 +163,7 @@ class IdlePolicy:
         )
 
 
-def in_order(policies: Iterable[IdlePolicy]) -> list[IdlePolicy]:
+def in_order(policies: Iterable[AttachmentPolicy]) -> list[AttachmentPolicy]:
     """As jobs follow them: those of namespaces first, then by precedence, then by name."""
     return sorted(policies, key=lambda each: (not each.namespace, -each.precedence, each.namespace, each.name))
 
@@ -157,38 +172,66 @@ def in_order(policies: Iterable[IdlePolicy]) -> list[IdlePolicy]:
 class Followed:
     """What a job's policy says of it."""
 
-    policy: IdlePolicy
+    policy: AttachmentPolicy
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """The trigger metadata of its ScaledObject. Empty where it is not to be attached."""
+    """The trigger metadata of its ScaledObject. Empty where it is excluded."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Which policy each key of the metadata is from."""
     excluded: Exclusion | None = None
+    problem: str = ""
+    """Why it must not be attached, in words: the policy is not valid, or what it and the cluster's say together."""
 
     @property
     def attaches(self) -> bool:
-        return self.excluded is None and not self.policy.problem
+        return self.excluded is None and not self.problem
 
 
-def followed(job: Job, ordered: Sequence[IdlePolicy], now: datetime) -> Followed | None:
+def followed(job: Job, ordered: Sequence[AttachmentPolicy], now: datetime) -> Followed | None:
     """What the job follows of the policies, which come `in_order`; None where none matches."""
     matching = [each for each in ordered if each.matches(job)]
     if not matching:
         return None
     policy = matching[0]
     if policy.problem:
-        return Followed(policy=policy, metadata={"mode": SETTINGS_MODE}, sources={"mode": f"{policy} (not valid)"})
+        return _observed(policy, policy.problem)
     excluded = policy.exclusion(job, now)
     if excluded is not None:
         return Followed(policy=policy, excluded=excluded)
-    metadata, sources = {"mode": SETTINGS_MODE}, {"mode": f"{policy} (default)"}
-    for each in (_completing(job, matching, now), policy):
+    return _completed(policy, _completing(job, matching, now))
+
+
+def _completed(policy: AttachmentPolicy, farther: AttachmentPolicy | None) -> Followed:
+    metadata, sources = {"mode": DEFAULT_MODE}, {"mode": f"{policy} (default)"}
+    for each in (farther, policy):
         if each is not None:
             metadata |= each.metadata
             sources |= dict.fromkeys(each.metadata, str(each))
+    if problem := _problem_of(metadata):
+        if sources["idleAfterUnderPressure"] == str(policy):
+            return _observed(policy, f"idleAfterUnderPressure, with the idleAfter of {farther}: {problem}")
+        del metadata["idleAfterUnderPressure"], sources["idleAfterUnderPressure"]  # its own idleAfter is shorter
     return Followed(policy=policy, metadata=metadata, sources=sources)
 
 
-def _completing(job: Job, matching: Sequence[IdlePolicy], now: datetime) -> IdlePolicy | None:
+def _problem_of(metadata: Mapping[str, str]) -> str:
+    """Of two values that are valid each."""
+    idle_after, under_pressure = (metadata.get(each) for each in ("idleAfter", "idleAfterUnderPressure"))
+    if idle_after is None or under_pressure is None:
+        return ""
+    return under_pressure_problem(parse_duration(idle_after), parse_duration(under_pressure))
+
+
+def _observed(policy: AttachmentPolicy, problem: str) -> Followed:
+    """What has been attached by the policy stays so, without being suspended."""
+    return Followed(
+        policy=policy,
+        metadata={"mode": DEFAULT_MODE},
+        sources={"mode": f"{policy} (not valid)"},
+        problem=problem,
+    )
+
+
+def _completing(job: Job, matching: Sequence[AttachmentPolicy], now: datetime) -> AttachmentPolicy | None:
     """The ClusterIdlePolicy that fills in what the IdlePolicy leaves out."""
     if not matching[0].namespace:
         return None
@@ -196,6 +239,6 @@ def _completing(job: Job, matching: Sequence[IdlePolicy], now: datetime) -> Idle
     return first if first and not first.problem and first.exclusion(job, now) is None else None
 
 
-def next_end(policies: Iterable[IdlePolicy], now: datetime) -> datetime | None:
+def next_end(policies: Iterable[AttachmentPolicy], now: datetime) -> datetime | None:
     """When the next exclusion ends."""
     return min((x.until for each in policies for x in each.exclude if x.until and x.until > now), default=None)

@@ -12,7 +12,15 @@ from typing import Generic, Protocol, TypeVar
 from scaler.clock import Turns
 from scaler.decision import target_state
 from scaler.decision.target_state import ObservedTarget
-from scaler.decision.workloads import WAKE_ANNOTATION, grant_of, group_of, observe, owner_key, wake_request
+from scaler.decision.workloads import (
+    POLICY_LABEL,
+    WAKE_ANNOTATION,
+    grant_of,
+    group_of,
+    observe,
+    owner_key,
+    wake_request,
+)
 from scaler.idleness import pods as core
 from scaler.kube.object_cache import Index, KubeObject
 from scaler.kube.objects.core import Pod
@@ -140,15 +148,21 @@ def job_key(workload: Workload) -> tuple[str, str, str] | None:
 
 
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
-    """By what it scales, and those with an annotation that may ask for a wake-up."""
+    """By what it scales, those with an annotation that may ask for a wake-up, and those that policies attached."""
     return {
+        "policy": _by_policy,
         "target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)],
         "wake": lambda scaled: [WAKE_ANNOTATION] if WAKE_ANNOTATION in scaled.metadata.annotations else [],
     }
 
 
 def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:
-    return {"subject": lambda scalable: [scaled_by_key(scalable)]}
+    """By what it scales, and those that policies attached."""
+    return {"subject": lambda scalable: [scaled_by_key(scalable)], "policy": _by_policy}
+
+
+def _by_policy(attached: KubeObject) -> Iterable[Hashable]:
+    return [POLICY_LABEL] if POLICY_LABEL in attached.metadata.labels else []
 
 
 def scaled_by_key(scalable: ScalableWorkload) -> tuple[str, ...]:

@@ -70,6 +70,8 @@ class Decision:
     """Since when the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
     decided_at: datetime
     """It holds from then on, until something changes that it rests on."""
+    read_since: datetime | None = None
+    """From when on samples were read without a break; a warning from before may have been followed by work."""
 
     @property
     def suspend_at(self) -> datetime | None:
@@ -80,7 +82,7 @@ class Decision:
         instants = [due, self.policy.keep_until]
         if (warning := self.policy.warning) is not None:
             # Who was not warned yet is so early that it costs no time, where that is possible.
-            warned_at = _standing(self.target, self.idle_since) or max(due - warning, self.decided_at)
+            warned_at = _standing(self.target, self.idle_since, self.read_since) or max(due - warning, self.decided_at)
             instants.append(warned_at + warning)
         return max(each for each in instants if each is not None)
 
@@ -111,6 +113,8 @@ class Decision:
             return None
         if self.policy.mode is not EnforcementMode.ENFORCE or self.target.demand:
             return None
+        if self.policy.reclaim is not Reclaim.ALWAYS and not self.target.is_plannable:
+            return None
         return since + max(timedelta(0), self.policy.window - warning)
 
     def holds_until(self, doubt: Unknown | None = None) -> datetime | None:
@@ -129,7 +133,7 @@ class Decision:
 
     @property
     def _warned_long_enough_at(self) -> datetime | None:
-        standing = None if self.idle_since is None else _standing(self.target, self.idle_since)
+        standing = None if self.idle_since is None else _standing(self.target, self.idle_since, self.read_since)
         return None if standing is None or self.policy.warning is None else standing + self.policy.warning
 
     @property
@@ -167,9 +171,10 @@ _WARNS = frozenset(
 """Reasons with which a warning is given, or stands."""
 
 
-def _standing(target: TargetState, idle_since: datetime) -> datetime | None:
-    """When its owner was warned; None where that was before its last work, or never."""
-    return target.warned_at if target.warned_at is not None and target.warned_at >= idle_since else None
+def _standing(target: TargetState, idle_since: datetime, read_since: datetime | None) -> datetime | None:
+    """When its owner was warned; None where that was before its last work, or may have been, or never."""
+    begin = idle_since if read_since is None else max(idle_since, read_since)
+    return target.warned_at if target.warned_at is not None and target.warned_at >= begin else None
 
 
 _WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
@@ -189,15 +194,28 @@ _NOT_RUNNING_YET = {
 }
 
 
-def decide(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Decision:
-    """The decision for one trigger. `verdict` may be None for a target that does not run."""
+def decide(
+    target: TargetState,
+    verdict: WorkloadVerdict | None,
+    *,
+    policy: Policy,
+    now: datetime,
+    read_since: datetime | None = None,
+) -> Decision:
+    """The decision for one trigger. `verdict` may be None for a target that does not run.
+
+    `read_since`: from when on samples were read without a break; None where that does not matter.
+    """
+    since = _idle_since(target, verdict, policy=policy, now=now)
+    waits = _waits_for_warning(target, since, policy, now, read_since)
     return Decision(
-        answer=_answer(target, verdict, policy=policy, now=now),
+        answer=_answer(target, verdict, policy=policy, now=now, waits=waits),
         target=target,
         policy=policy,
         verdict=verdict,
-        idle_since=_idle_since(target, verdict, policy=policy, now=now),
+        idle_since=since,
         decided_at=now,
+        read_since=read_since,
     )
 
 
@@ -207,7 +225,10 @@ def needs_verdict(target: TargetState) -> bool:
     return target.doubt is None and runs
 
 
-def _answer(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
+def _answer(
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, waits: str
+) -> Answer:
+    """`waits`: why it must not be suspended yet, in words; empty where nothing else than its GPUs keeps it."""
     if target.doubt is not None:
         return target.doubt
     if target.phase is Phase.FINISHED:
@@ -220,7 +241,7 @@ def _answer(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Pol
     if target.phase in _NOT_RUNNING_YET:
         reason, message = _NOT_RUNNING_YET[target.phase]
         return Active(reason=reason, message=f"{message}: {target.message}" if target.message else message)
-    return _answer_running(target, verdict, policy=policy, now=now)
+    return _answer_running(target, verdict, policy=policy, now=now, waits=waits)
 
 
 def _answer_at_zero(target: TargetState) -> Answer:
@@ -229,7 +250,9 @@ def _answer_at_zero(target: TargetState) -> Answer:
     return Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
 
 
-def _answer_running(target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime) -> Answer:
+def _answer_running(
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, waits: str
+) -> Answer:
     if policy.keep_until is not None and now < policy.keep_until:
         return Active(reason=DecisionReason.KEPT, message=f"kept until {policy.keep_until.isoformat()}")
     if target.demand:
@@ -238,16 +261,16 @@ def _answer_running(target: TargetState, verdict: WorkloadVerdict | None, *, pol
         return Active(
             reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
         )
-    since = _idle_since(target, verdict, policy=policy, now=now)
-    waits = _waits_for_warning(target, since, policy, now)
     return _answer_measured(now - target.running_since, verdict, policy, target, waits)
 
 
-def _waits_for_warning(target: TargetState, since: datetime | None, policy: Policy, now: datetime) -> str:
+def _waits_for_warning(
+    target: TargetState, since: datetime | None, policy: Policy, now: datetime, read_since: datetime | None
+) -> str:
     """Why it must not be suspended yet, in words; empty where the policy asks for no warning, or one has stood."""
     if policy.warning is None:
         return ""
-    warning, standing = format_duration(policy.warning), None if since is None else _standing(target, since)
+    warning, standing = format_duration(policy.warning), since and _standing(target, since, read_since)
     if standing is None:
         return f"its owner is warned {warning} before it may be suspended, and has not been yet"
     if now < standing + policy.warning:

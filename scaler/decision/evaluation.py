@@ -43,6 +43,8 @@ from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.kube.discovery import Scale
+from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
 log = structlog.get_logger(__name__)
@@ -319,40 +321,55 @@ class Evaluator:
         gpus = [GpuRows(each.active_above_ratio, length, rows) for each, length in zip(judged, lengths, strict=True)]
         self._inputs.rests_on(key, gpus=gpus, until=until)
 
-    def _target(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
+    def try_out(self, scaled_object: ScaledObject, target: ScalableWorkload | Scale) -> EvaluatedScaledObject | None:
+        """What would be decided now about a ScaledObject that is not there, or not so. Nothing is done about it."""
+        triggers = self._own_triggers(scaled_object)
+        at = aligned(self.clock(), self.config.interval)
+        return self._entry(self._target(scaled_object, at, target), scaled_object, triggers, at) if triggers else None
+
+    def _target(
+        self, scaled_object: ScaledObject, at: datetime, given: ScalableWorkload | Scale | None = None
+    ) -> ScaleTarget:
+        """`given` is in place of what is there of its target."""
         if (view_doubt := self._view_doubt(scaled_object.metadata.namespace)) is not None:
             return unknown_target(view_doubt)
         where = f"ScaledObject {scaled_object.metadata.name}"
-        find = self._scalable if is_scalable_workload(scaled_object.spec.scale_target_ref) else self._scaled
+        target = given or self._found(scaled_object)
         try:
             keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
-            found = find(scaled_object, at)
+            match target:
+                case Unknown():
+                    return unknown_target(target)
+                case ScalableWorkload():
+                    found = self._scalable(scaled_object, target, at)
+                case Scale():
+                    found = self._scaled(scaled_object, target)
         except MetadataError as error:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
         demand = self.demands.of(scaled_object.metadata.key)
         state = replace(found.state, demand=demand) if demand else found.state
         return replace(found, state=state, annotations=(keep, *found.annotations))
 
-    def _scalable(self, scaled_object: ScaledObject, at: datetime) -> ScaleTarget:
-        namespace, name = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref.name
-        scalable = self.cluster.scalable_workloads.get(namespace, name)
-        if scalable is None:
-            missing = f"ScalableWorkload {namespace}/{name} does not exist; create it or correct scaleTargetRef"
-            return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing))
+    def _found(self, scaled_object: ScaledObject) -> ScalableWorkload | Scale | Unknown:
+        namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
+        if not is_scalable_workload(reference):
+            return self.scales.of(namespace, reference)
+        missing = f"ScalableWorkload {namespace}/{reference.name} does not exist; create it or correct scaleTargetRef"
+        found = self.cluster.scalable_workloads.get(namespace, reference.name)
+        return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing) if found is None else found
+
+    def _scalable(self, scaled_object: ScaledObject, scalable: ScalableWorkload, at: datetime) -> ScaleTarget:
         wake = self._wake(scaled_object, scalable.status.suspended_at)
         target = self.cluster.situation(scalable, wake=wake, at=at)
-        where = f"ScalableWorkload {name}"
+        where = f"ScalableWorkload {scalable.metadata.name}"
         keep = where, keep_overrides(scalable.metadata.annotations, where=where)
         grant = grant_of(scalable) if target.grant else None
         until = None if grant is None else grant.expires_at
         return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,), until=until)
 
-    def _scaled(self, scaled_object: ScaledObject, _at: datetime) -> ScaleTarget:
+    def _scaled(self, scaled_object: ScaledObject, scale: Scale) -> ScaleTarget:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""
         namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
-        scale = self.scales.of(namespace, reference)
-        if isinstance(scale, Unknown):
-            return unknown_target(scale)
         try:
             pods = self.cluster.pods_of_selector(namespace, scale.selector)
         except ValueError as error:
@@ -410,7 +427,8 @@ class Evaluator:
         if not needs_verdict(target.state):
             return decide(target.state, None, policy=policy, now=at)
         verdict = self._verdict(target.pods, policy, at, doubt)
-        decision = decide(target.state, verdict, policy=policy, now=at)
+        read_since = None if policy.warning is None else self.sampler.since
+        decision = decide(target.state, verdict, policy=policy, now=at, read_since=read_since)
         gpus = _EvidenceNow(self, target.pods, policy)
         return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
 
@@ -423,11 +441,6 @@ class Evaluator:
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
         return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
-
-    def judge_by(self, policy: Policy, pods: Sequence[GpuPod], at: datetime) -> WorkloadVerdict:
-        """The verdict on these pods by a policy that no ScaledObject has. Nothing is done about it."""
-        doubt = next((found for each in pods if (found := self._view_doubt(each.namespace)) is not None), None)
-        return self._verdict(pods, policy, aligned(at, self.config.interval), self._doubt or doubt)
 
     def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
         """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""
@@ -456,9 +469,13 @@ class Evaluator:
 
 
 def _window_of(trigger: Trigger) -> timedelta:
-    """The window that it asks for; 0 where that cannot be read, which is reported where it is evaluated."""
+    """The window that it asks for, and as much before it as it may have been warned in.
+
+    0 where that cannot be read, which is reported where it is evaluated.
+    """
     try:
-        return parse_metadata(trigger.metadata).idle_after or timedelta(0)
+        asked = parse_metadata(trigger.metadata)
+        return (asked.idle_after or timedelta(0)) + (asked.warning or timedelta(0))
     except MetadataError:
         return timedelta(0)
 

@@ -9,7 +9,7 @@
 | mode                   | suspend, or only report                         | enforce, observe                   |
 | reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
 | idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
-| warning                | suspended only after a warning that stood so long | a duration above 0: 30m |
+| warning                | suspended after a warning that stood so long    | a duration above 0: 30m            |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
 
 Laws of this file:
@@ -105,7 +105,8 @@ def resolve_policy(
 ) -> Policy:
     """The policy of a trigger, whose metadata comes `by_source`. `annotations` are nearer, the last one nearest.
 
-    Raises: MetadataError where its window is not within `shortest` (one collection interval) and `longest`.
+    Raises: MetadataError where its window is not within `shortest` (one collection interval) and `longest`, or its
+    warning is longer.
     """
     nearer = (each for each in annotations if each[1] != _SILENT)
     resolved = _resolve(("settings", defaults), *trigger, *nearer)
@@ -113,6 +114,11 @@ def resolve_policy(
         raise MetadataError(
             f"trigger metadata 'idleAfter': {format_duration(resolved.idle_after)} is longer than the "
             f"operator allows ({format_duration(longest)}, evaluation.maxWindow of the settings)"
+        )
+    if resolved.warning is not None and resolved.warning > longest:
+        raise MetadataError(
+            f"trigger metadata 'warning': {format_duration(resolved.warning)} is longer than the operator allows "
+            f"({format_duration(longest)}, evaluation.maxWindow of the settings)"
         )
     if resolved.idle_after_if_pressed < shortest:
         key = "idleAfter" if resolved.idle_after < shortest else "idleAfterUnderPressure"

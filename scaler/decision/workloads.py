@@ -29,6 +29,8 @@ WAKE_ANNOTATION = "idlegpu.io/wake"
 KEEP_UNTIL = "idlegpu.io/keep-until"
 WARNED_AT = "idlegpu.io/warned-at"
 """On a ScaledObject whose target has no status of ours: when its owner was warned. Written by the leader."""
+POLICY_LABEL = "idlegpu.io/policy-kind"
+"""On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 _NO = frozenset({"", "false", "no", "0"})
 
 SUSPENDED_ANNOTATION = "idlegpu.io/suspended"

@@ -260,10 +260,9 @@ class SuspensionReconciler:
         if scaled_object is None or entry is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
             return
         decision, metadata = prevailing(list(entry.triggers.values())), scaled_object.metadata
-        if decision is None or (decision.policy.warning is None and WARNED_AT not in metadata.annotations):
+        if decision is None or decision.policy.warning is None:
             return
-        known = warned_at(metadata.annotations)
-        wanted = next_warning(known, decision, now=self._clock()) if decision.policy.warning is not None else None
+        wanted = next_warning(warned_at(metadata.annotations), decision, now=self._clock())
         if timestamp(wanted) == metadata.annotations.get(WARNED_AT):
             return
         body = {

@@ -106,7 +106,7 @@ def warned_at(known: datetime | None, decision: Decision | None, *, now: datetim
         return known
     if decision.idle_since is None:
         return None
-    if known and known >= decision.idle_since:
+    if known and known >= max(decision.idle_since, decision.read_since or decision.idle_since):
         return known
     return now if is_warning_due(decision) else None
 

@@ -21,15 +21,16 @@ JOB = Job(
     queue="user-queue",
     priority_class="batch",
     gpu_models=frozenset({"NVIDIA A100-SXM4-80GB"}),
+    workloads=("job-train-4711-1a2b3",),
 )
 
 
-def policy(name: str, *, namespace: str = "demo", **spec: Any) -> core.IdlePolicy:
+def policy(name: str, *, namespace: str = "demo", **spec: Any) -> core.AttachmentPolicy:
     """An IdlePolicy, read as from the API."""
     body = {"metadata": {"namespace": namespace, "name": name, "uid": f"uid-{name}", "generation": 1}, "spec": spec}
     return policy_of(decode(idlegpu.IdlePolicy, msgspec.json.encode(body)))
 
 
-def cluster_policy(name: str, **spec: Any) -> core.IdlePolicy:
+def cluster_policy(name: str, **spec: Any) -> core.AttachmentPolicy:
     """A ClusterIdlePolicy, read as from the API."""
     return policy(name, namespace="", **spec)

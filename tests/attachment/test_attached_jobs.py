@@ -155,12 +155,23 @@ async def test_while_nothing_changes_nothing_is_written(cluster):
     async with program(cluster) as running:
         await apply(cluster, IDLE_POLICY, "research")
         await until(lambda: stands(cluster, attached=1))
-        objects = [(IDLE_POLICY, "research"), (SCALED_OBJECT, JOB_NAME)]
-        before = [(await cluster.read(*each))["metadata"]["resourceVersion"] for each in objects]
+        controller = running.leadership.controllers.attachment
+        await controller.tick(controller.clock.now())
+        before = await versions(cluster)
         for _ in range(3):
-            running.leadership.controllers.attachment.wake()
-            await until(lambda: not running.leadership.controllers.attachment.woken.is_set())
-        assert [(await cluster.read(*each))["metadata"]["resourceVersion"] for each in objects] == before
+            await controller.tick(controller.clock.now())
+        assert await versions(cluster) == before
+        await apply(cluster, IDLE_POLICY, "research", idleAfter="1h")
+        await until(lambda: is_after(cluster, before))
+
+
+async def versions(cluster):
+    objects = [(IDLE_POLICY, "research"), (SCALED_OBJECT, JOB_NAME)]
+    return [(await cluster.read(*each))["metadata"]["resourceVersion"] for each in objects]
+
+
+async def is_after(cluster, before):
+    return all(old != new for old, new in zip(before, await versions(cluster), strict=True))
 
 
 async def test_a_policy_that_is_not_valid_says_so_in_its_status(cluster):

@@ -7,9 +7,11 @@ import msgspec
 import pytest
 from attachment_builders import JOB, cluster_policy, policy
 from builders import at
+from loops_builders import MemoryStore
 
 from scaler.attachment.objects import POLICY_ANNOTATION, TriggerTarget, attached_name
 from scaler.attachment.plan import Attached, Verb, plan_steps
+from scaler.decision.cluster_state import scalable_workload_indexes, scaled_object_indexes
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -34,16 +36,16 @@ class Cluster:
 
     def __init__(self):
         self.objects, self.jobs, self.policies = {}, [JOB], [policy("a")]
-        self.keda_is_there = True
+        self.keda_is_there, self.target = True, TARGET
 
     def plan(self, now=None):
-        kinds = {SCALABLE_WORKLOAD: ScalableWorkload, SCALED_OBJECT: ScaledObject}
-        found = {
-            resource: [decode(kind, msgspec.json.encode(x)) for (r, *_), x in self.objects.items() if r == resource]
-            for resource, kind in kinds.items()
-        }
-        attached = Attached(found[SCALABLE_WORKLOAD], found[SCALED_OBJECT])
-        return plan(self.jobs, self.policies, attached, TARGET, now or at())
+        attached = Attached(MemoryStore(scalable_workload_indexes()), MemoryStore(scaled_object_indexes()))
+        for (resource, *_), body in self.objects.items():
+            if resource == SCALABLE_WORKLOAD:
+                attached.scalable_workloads.put(decode(ScalableWorkload, msgspec.json.encode(body)))
+            else:
+                attached.scaled_objects.put(decode(ScaledObject, msgspec.json.encode(body)))
+        return plan(self.jobs, self.policies, attached, self.target, now or at())
 
     def settle(self, now=None):
         """Carries plans out until there is nothing to do; what was written, in order."""
@@ -153,8 +155,8 @@ def test_what_scales_its_own_pods_gets_a_scaled_object_only(cluster):
 
 
 def test_tls_and_authentication_of_the_settings_are_in_every_trigger(cluster):
-    target = TriggerTarget(scaler_address="s:1", enable_tls=True, authentication={"kind": "K", "name": "n"})
-    [_, scaled] = plan([JOB], cluster.policies, Attached([], []), target, at()).writes
+    cluster.target = TriggerTarget(scaler_address="s:1", enable_tls=True, authentication={"kind": "K", "name": "n"})
+    [_, scaled] = cluster.plan().writes
     [trigger] = scaled.body["spec"]["triggers"]
     assert trigger["authenticationRef"] == {"kind": "K", "name": "n"}
     assert trigger["metadata"] == {"scalerAddress": "s:1", "enableTLS": "true", "mode": "observe"}
@@ -258,6 +260,31 @@ def test_a_policy_that_is_not_valid_attaches_nothing_and_what_it_has_attached_on
     assert len(cluster.objects) == 2
 
 
+def test_without_an_address_nothing_is_attached_and_what_is_stays_as_it_is(cluster):
+    cluster.target = None
+    assert cluster.settle() == []
+    cluster.target = TARGET
+    cluster.settle()
+    cluster.target, cluster.policies = None, [policy("a", idleAfter="20m")]
+    assert cluster.settle() == []
+    cluster.policies = [policy("a", gpus="some")]
+    assert cluster.settle() == []
+    cluster.policies = []
+    assert cluster.settle() == GONE
+
+
+def test_a_job_whose_two_policies_contradict_each_other_is_only_observed_and_the_nearer_one_says_why(cluster):
+    cluster.settle()
+    cluster.policies = [policy("a", idleAfterUnderPressure="30m", mode="Enforce"), cluster_policy("c", idleAfter="20m")]
+    assert cluster.settle() == [f"patch ScaledObject {NAME}"]
+    assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["mode"] == "observe"
+    counts, [words] = cluster.standing()
+    assert counts == (1, 0, 0, 0)
+    assert words.startswith(
+        "Job demo/train-4711: idleAfterUnderPressure, with the idleAfter of ClusterIdlePolicy/c: 30m"
+    )
+
+
 @pytest.mark.parametrize("ours_first", [False, True])
 @pytest.mark.parametrize(
     ("resource", "name", "spec", "words"),
@@ -267,6 +294,18 @@ def test_a_policy_that_is_not_valid_attaches_nothing_and_what_it_has_attached_on
             "mine",
             {"replicas": 1, "jobRef": {"apiVersion": "batch/v1", "kind": "Job", "name": "train-4711"}},
             "ScalableWorkload mine",
+        ),
+        (
+            SCALABLE_WORKLOAD,
+            "mine",
+            {"replicas": 1, "workloadRef": {"name": "job-train-4711-1a2b3"}},
+            "ScalableWorkload mine",
+        ),
+        (
+            SCALED_OBJECT,
+            "mine",
+            {"scaleTargetRef": {"apiVersion": "idlegpu.io/v1alpha1", "kind": "ScalableWorkload", "name": NAME}},
+            "ScaledObject mine",
         ),
         (SCALED_OBJECT, NAME, {"scaleTargetRef": {"name": "other"}}, f"the name {NAME}, which is taken"),
     ],
@@ -304,9 +343,9 @@ def test_an_exclusion_that_ends_lets_the_job_be_attached(cluster):
 
 def test_the_status_of_a_policy_names_a_few_and_counts_all(cluster):
     cluster.jobs = [replace(NOTEBOOK, name=f"n{n}", uid=f"u{n}", problem="3 replicas") for n in range(30)]
-    status = cluster.plan().standings["demo", "a"].as_status("it cannot be read")
-    assert (status["matched"], status["attached"], len(status["problems"])) == (30, 0, 10)
-    assert "it cannot be read" in status["problems"]
+    status = cluster.plan().standings["demo", "a"].as_status("it cannot be read", 7)
+    assert (status.observed_generation, status.matched, status.attached, len(status.problems)) == (7, 30, 0, 10)
+    assert "it cannot be read" in status.problems
 
 
 def test_nothing_of_others_is_ever_written(cluster):

@@ -33,6 +33,8 @@ MODELS = {"gpuModels": ["*A100*"]}
         ({"labels": {"matchExpressions": [{"key": "keep", "operator": "DoesNotExist"}]}}, True),
         ({"queues": ["user-queue"]}, True),
         ({"queues": ["batch-*"]}, False),
+        ({"queues": ["user-queu?"]}, False),
+        ({"queues": ["[u]ser-queue"]}, False),
         ({"priorityClasses": ["low", "batch"]}, True),
         ({"priorityClasses": ["production"]}, False),
         (MODELS, True),
@@ -99,6 +101,19 @@ def test_only_the_policy_that_the_job_would_follow_otherwise_completes_it():
     assert followed(JOB, in_order([own, second, first]), at()).metadata == {"mode": "observe", "gpus": "any"}
     elsewhere = cluster_policy("b", selector={"kinds": ["RayCluster"]}, gpus="any")
     assert followed(JOB, in_order([own, second, elsewhere]), at()).metadata == {"mode": "enforce"}
+
+
+def test_what_the_cluster_says_of_pressure_is_left_out_where_the_nearer_window_is_shorter():
+    own, cluster = policy("a", idleAfter="10m"), cluster_policy("b", idleAfter="1h", idleAfterUnderPressure="20m")
+    found = followed(JOB, in_order([own, cluster]), at())
+    assert (found.metadata, found.problem) == ({"mode": "observe", "idleAfter": "10m"}, "")
+
+
+def test_a_time_without_a_zone_ends_no_exclusion():
+    broken = policy("a", exclude=[{"kinds": ["Job"], "until": "2020-01-01T12:00:00"}])
+    assert "spec.exclude[0].until: 2020-01-01T12:00:00 has no zone" in broken.problem
+    assert said(broken) == ("IdlePolicy/a", "not valid")
+    assert next_end([broken], at()) is None
 
 
 def test_without_a_word_on_the_mode_it_is_observe():

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from builders import GPUS
-from small_cluster import _definitions, embedded_api, until
+from small_cluster import definitions, embedded_api, until
 
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
 from scaler.attachment.controller import AttachmentController, IdlePolicies
@@ -151,11 +151,11 @@ async def apply_policies(owners: Owners) -> None:
 
 @pytest.fixture
 async def started(tmp_path: Path):
-    definitions = [*msgspec.json.decode(_definitions())]
-    known = {each["metadata"]["name"] for each in definitions}
+    ours = msgspec.json.decode(definitions())
+    known = {each["metadata"]["name"] for each in ours}
     others = [definition(each) for each in KINDS if each.group and each not in (JOB, DEPLOYMENT, STATEFUL_SET)]
-    definitions += [each for each in others if each["metadata"]["name"] not in known]
-    async with embedded_api(tmp_path, *definitions) as (_, kube):
+    ours += [each for each in others if each["metadata"]["name"] not in known]
+    async with embedded_api(tmp_path, *ours) as (_, kube):
         for team in TEAMS:
             labels = {"tier": "research"} if team in RESEARCH else {}
             await kube.create(NAMESPACE.path(), {"metadata": {"name": team, "labels": labels}})
@@ -186,8 +186,7 @@ class Controller:
             api=kube,
             cluster=cluster,
             policies=IdlePolicies(kube, namespaces=(), changed=woken.set),
-            jobs=JobWatch(kube, cluster, models=lambda _: (), changed=woken.set),
-            namespaces=namespaces,
+            jobs=JobWatch(kube, cluster, namespaces=namespaces, models=lambda _: (), changed=woken.set),
             target=TriggerTarget(scaler_address="scaler:9090"),
             woken=woken,
         )

@@ -17,7 +17,7 @@ from builders import (
     verdict,
     window,
 )
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, needs_verdict
@@ -59,6 +59,9 @@ WANTED = a_target(demand="demand query 'inbox'")
 
 WARNING = {"warning": minutes(20)}
 BOOST = {"reclaim": Reclaim.PRIORITY_BOOST}
+
+
+UNPLANNABLE = a_target(is_plannable=False)
 
 
 def warned(ago: float) -> TargetState:
@@ -107,6 +110,7 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "warned, and unknown": (warned(20), UNKNOWN, WARNING, "error StaleSamples"),
     "not warned, mode observe": (a_target(), IDLE, WARNING | OBSERVE, "1 ObserveOnly"),
     "not warned is no candidate": (a_target(), IDLE, WARNING | ON_PRESSURE, "1 Warned"),
+    "no plan takes what Kueue does not know": (UNPLANNABLE, IDLE, WARNING | ON_PRESSURE, "1 IdleNotNeeded"),
     "nor is taken by a plan": (GRANTED, IDLE, WARNING | ON_PRESSURE, "1 Warned"),
     "warned is a candidate": (warned(20), IDLE, WARNING | ON_PRESSURE, "1 IdleNotNeeded"),
     "and is taken": (replace(warned(20), grant=PLAN), IDLE, WARNING | ON_PRESSURE, "0 Reclaimed"),
@@ -386,32 +390,59 @@ def test_while_it_is_in_demand_no_suspension_is_foreseen() -> None:
 @given(
     works=st.lists(st.booleans(), min_size=150, max_size=150),
     leads=st.lists(st.booleans(), min_size=150, max_size=150),
+    outage=st.tuples(st.integers(0, 149), st.integers(0, 120)),
     window=st.integers(1, 30),
     warning=st.integers(1, 40),
 )
+@example(works=[True] * 150, leads=[n < 44 for n in range(150)], outage=(44, 40), window=10, warning=20)
 def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
-    works: list[bool], leads: list[bool], window: int, warning: int
+    works: list[bool], leads: list[bool], outage: tuple[int, int], window: int, warning: int
 ) -> None:
-    """Minute by minute, with leaders that come and go. Work is rare, or nothing would ever be idle."""
+    """Minute by minute, with leaders that come and go, and no process at all for a while. Work is rare.
+
+    What is held of the samples goes back by window and warning, also after a start. Somebody leads once in that time.
+    """
     known: datetime | None = None
     given_policy = policy(idle_after=minutes(window), warm_up=timedelta(0), warning=minutes(warning))
     worked_at = [n for n, works_now in enumerate(works) if works_now and n % 45 < 3]
     warned_since: int | None = None
+    held = window + warning
+    read_since, ends = -held, sum(outage)
     for now in range(150):
-        last = max((n for n in worked_at if n <= now), default=None)
+        if outage[0] <= now < ends:
+            read_since = ends - held
+            continue
+        last = max((n for n in worked_at if max(now - held, read_since) <= n <= now), default=None)
         last_at = None if last is None else at(60 * last)
         found = BUSY if last is not None and now - last < window else IDLE
         target = a_target(running_since=at(-60), warned_at=known)
         seen = verdict(found, gpu_evidence(found, last_active_at=last_at))
-        decision = decide(target, seen, policy=given_policy, now=at(60 * now))
+        decision = decide(target, seen, policy=given_policy, now=at(60 * now), read_since=at(60 * read_since))
         if isinstance(decision.answer, Inactive):
             assert warned_since is not None
             assert now - warned_since >= warning
-            assert last is None or last < warned_since
-        if leads[now]:
+            assert not any(warned_since <= n <= now for n in worked_at)
+        if leads[now] or now % held == 0:
             before, known = known, next_warning(known, decision, now=at(60 * now))
             if known != before:
                 warned_since = now if known is not None else None
+
+
+def test_a_warning_that_work_may_have_followed_unseen_is_given_again() -> None:
+    before, since = NOON - minutes(60), NOON - minutes(50)
+    decision = decide(a_target(warned_at=before), verdict(IDLE), policy=policy(**WARNING), now=NOON, read_since=since)
+    assert shown(decision.answer) == "1 Warned"
+    assert next_warning(before, decision, now=NOON) == NOON
+    assert next_warning(since, decision, now=NOON) == since
+
+
+@pytest.mark.parametrize("reclaim", [Reclaim.ON_PRESSURE, Reclaim.PRIORITY_BOOST])
+def test_nobody_is_warned_of_what_cannot_happen(reclaim: Reclaim) -> None:
+    def warned_of(target: TargetState) -> datetime | None:
+        return decided(target, IDLE, warning=minutes(20), reclaim=reclaim).warning_at
+
+    assert warned_of(a_target()) is not None
+    assert warned_of(UNPLANNABLE) is None
 
 
 def test_a_warning_costs_no_time_where_it_can_be_given_early() -> None:

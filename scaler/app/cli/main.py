@@ -235,16 +235,9 @@ def doctor(
     Checks the API and its kinds, permissions, AdmissionChecks, ClusterQueues, ScaledObjects, the metrics source, and
     TLS as KEDA uses it, and says what to do about each problem. Changes nothing. Exits with status 1 if a check fails.
     """
-    from scaler.app.cli.client import ScalerClient
     from scaler.app.cli.doctor import run_doctor
 
-    flags = {
-        "kubernetes.kubeconfig": kubeconfig,
-        "kubernetes.context": context,
-        "prometheus.url": prometheus_url,
-        "dcgm.endpoints": dcgm_endpoint or None,
-    }
-    client = ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
+    client = _cluster_client(config, kubeconfig, context, prometheus_url, dcgm_endpoint, as_json=as_json)
     sys.exit(run_doctor(client, user=user, connect_to=connect_to))
 
 
@@ -268,7 +261,7 @@ def keep(
     """
     from scaler.app.cli.request import run_keep
 
-    sys.exit(run_keep(_kube_client(config, kubeconfig, context), name, duration=duration, until=until))
+    sys.exit(run_keep(_cluster_client(config, kubeconfig, context), name, duration=duration, until=until))
 
 
 @app.command()
@@ -280,15 +273,28 @@ def wake(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, c
     """
     from scaler.app.cli.request import run_wake
 
-    sys.exit(run_wake(_kube_client(config, kubeconfig, context), name))
+    sys.exit(run_wake(_cluster_client(config, kubeconfig, context), name))
 
 
-def _kube_client(config: Path | None, kubeconfig: Path | None, context: str | None) -> "ScalerClient":
-    """For verbs that need nothing but the Kubernetes API."""
+def _cluster_client(
+    config: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    prometheus_url: str | None = None,
+    dcgm_endpoint: list[str] | None = None,
+    *,
+    as_json: bool = False,
+) -> "ScalerClient":
+    """For verbs that need no running scaler: the Kubernetes API and, where it is named, a metrics source."""
     from scaler.app.cli.client import ScalerClient
 
-    flags = {"kubernetes.kubeconfig": kubeconfig, "kubernetes.context": context}
-    return ScalerClient(server="", local=True, config=config, flags=flags, as_json=False)
+    flags = {
+        "kubernetes.kubeconfig": kubeconfig,
+        "kubernetes.context": context,
+        "prometheus.url": prometheus_url,
+        "dcgm.endpoints": dcgm_endpoint or None,
+    }
+    return ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
 
 
 policy = typer.Typer(help="Try IdlePolicies.", no_args_is_help=True, rich_markup_mode=None)
@@ -313,16 +319,9 @@ def policy_test(
     and, where a metrics source is named, its samples with your own permissions. Changes nothing. Exits with status 1 if
     a policy is not valid.
     """
-    from scaler.app.cli.client import ScalerClient
     from scaler.app.cli.policy import run_policy_test
 
-    flags = {
-        "kubernetes.kubeconfig": kubeconfig,
-        "kubernetes.context": context,
-        "prometheus.url": prometheus_url,
-        "dcgm.endpoints": dcgm_endpoint or None,
-    }
-    client = ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
+    client = _cluster_client(config, kubeconfig, context, prometheus_url, dcgm_endpoint, as_json=as_json)
     sys.exit(run_policy_test(client, file))
 
 

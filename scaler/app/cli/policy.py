@@ -14,14 +14,13 @@ from rich.text import Text
 from scaler.app.cli.client import Json, ScalerClient
 from scaler.app.cli.layout import count, table_or_list
 from scaler.attachment.objects import policy_of
-from scaler.attachment.policy import IdlePolicy
+from scaler.attachment.policy import AttachmentPolicy
 from scaler.errors import ConfigurationError
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import UNREADABLE, decode
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 
 _KINDS = {each.kind: each for each in (IDLE_POLICY, CLUSTER_IDLE_POLICY)}
-_SPEC = frozenset(idlegpu.IdlePolicySpec.__struct_encode_fields__)
 _COLOURS = {
     "Attached": "green",
     "Changed": "cyan",
@@ -43,7 +42,7 @@ def run_policy_test(client: ScalerClient, files: Sequence[Path]) -> int:
     return 1 if any(each["problem"] for each in answer["policies"]) else 0
 
 
-def policies_in(file: Path) -> Iterator[IdlePolicy]:
+def policies_in(file: Path) -> Iterator[AttachmentPolicy]:
     """Raises: ConfigurationError saying what is wrong, and in which document."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -57,18 +56,30 @@ def policies_in(file: Path) -> Iterator[IdlePolicy]:
                 yield _policy(item, f"{file}, document {number}")
 
 
-def _policy(body: Mapping[str, Any], where: str) -> IdlePolicy:
+def _policy(body: Mapping[str, Any], where: str) -> AttachmentPolicy:
     resource, metadata = _KINDS[body["kind"]], dict(body.get("metadata") or {})
     where = f"{where}: {body['kind']} {metadata.get('name', '')}"
     if body.get("apiVersion") != resource.api_version:
         raise ConfigurationError(f"{where}: apiVersion is {body.get('apiVersion')!r}; write {resource.api_version!r}")
     metadata |= {"namespace": metadata.get("namespace", "default") if resource.namespaced else ""}
-    if unknown := sorted({*(body.get("spec") or {})} - _SPEC):
-        raise ConfigurationError(f"{where}: spec.{unknown[0]} is no field; there are {', '.join(sorted(_SPEC))}")
+    spec = body.get("spec") or {}
+    exclude = spec.get("exclude") if isinstance(spec, Mapping) else ()
+    _check_fields(spec, idlegpu.IdlePolicySpec, f"{where}: spec")
+    _check_fields(spec.get("selector"), idlegpu.JobSelector, f"{where}: spec.selector")
+    for number, each in enumerate(exclude if isinstance(exclude, list) else ()):
+        _check_fields(each, idlegpu.JobExclusion, f"{where}: spec.exclude[{number}]")
     try:
         return policy_of(decode(idlegpu.IdlePolicy, msgspec.json.encode({**body, "metadata": metadata})))
     except UNREADABLE as error:
         raise ConfigurationError(f"{where}: {error}") from None
+
+
+def _check_fields(found: object, kind: type[msgspec.Struct], where: str) -> None:
+    """Raises: ConfigurationError for a field that there is not. Values are checked where it is decoded."""
+    known = sorted(kind.__struct_encode_fields__)
+    unknown = sorted({*found} - {*known}) if isinstance(found, Mapping) else ()
+    if unknown:
+        raise ConfigurationError(f"{where}.{unknown[0]} is no field; there are {', '.join(known)}")
 
 
 # ---- what is printed
@@ -95,7 +106,7 @@ def _line(job: Json) -> list[str | Text]:
     differs = ", ".join(f"{each['field']} {each['from'] or '–'} → {each['to'] or '–'}" for each in job["differs"])
     change = Text(job["change"], style=_COLOURS.get(job["change"], "dim"))
     name = Text.assemble((f"{job['namespace']}/", "dim"), job["name"], (f" {job['kind']}", "dim"))
-    words = job["now"] or job["words"]
+    words = f"suspended: {job['now']}" if job["answer"] == "inactive" else job["now"] or job["words"]
     if job["change"] == "Changed" and differs:
         words = f"{differs}; {words}"
     moved = f"{job['before']} → {job['policy'] or 'none'}" if job["before"] not in (None, job["policy"]) else ""
@@ -105,7 +116,7 @@ def _line(job: Json) -> list[str | Text]:
 def _summary(jobs: Sequence[Json], others: int) -> Text:
     changes = [each["change"] for each in jobs]
     counts = {word: changes.count(word) for word in dict.fromkeys(changes)}
-    at_once = sum(each["now"].startswith("suspended") for each in jobs)
+    at_once = sum(each["answer"] == "inactive" for each in jobs)
     words = ", ".join(f"{number} {word}" for word, number in counts.items())
     return Text(
         f"{count(len(jobs), 'job')}{f': {words}' if words else ''}. Suspended at once: {at_once}. "

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from rich.text import Text
 
@@ -29,7 +29,7 @@ def run_keep(client: ScalerClient, name: str, *, duration: str, until: str) -> i
 
 def run_wake(client: ScalerClient, name: str) -> int:
     """Raises: ScalerError."""
-    found = _annotate(client, name, {WAKE_ANNOTATION: stamp(datetime.now(UTC))})
+    found = _annotate(client, name, {WAKE_ANNOTATION: "true"})
     _say(f"{found} comes back as soon as it gets its quota.")
     return 0
 
@@ -39,15 +39,13 @@ def _instant(duration: str, until: str, now: datetime) -> datetime:
     if bool(duration) == bool(until):
         raise ConfigurationError("say how long: --for 4h, or --until 2026-12-24T18:00:00Z")
     try:
-        if duration:
-            return now + (parse_duration(duration) or timedelta(0))
-        instant = datetime.fromisoformat(until)
+        instant = now + parse_duration(duration) if duration else datetime.fromisoformat(until)
     except (ValueError, OverflowError) as error:
         raise ConfigurationError(f"{'--for' if duration else '--until'}: {error}") from None
     if instant.tzinfo is None:
         raise ConfigurationError(f"--until: {until!r} has no zone; write for example '{until}Z'")
     if instant <= now:
-        raise ConfigurationError(f"--until: {until} is over")
+        raise ConfigurationError(f"{'--for' if duration else '--until'}: {duration or until} is over")
     return instant
 
 

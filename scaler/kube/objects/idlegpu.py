@@ -176,9 +176,22 @@ class IdlePolicySpec(Struct, frozen=True):
     warning: str = ""
 
 
+class IdlePolicyStatus(Struct, frozen=True):
+    """All of it but its conditions."""
+
+    observed_generation: int = 0
+    matched: int = 0
+    attached: int = 0
+    excluded: int = 0
+    suspended: int = 0
+    conflicts: int = 0
+    conflicting: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
 class IdlePolicy(Struct, frozen=True):
     """A ClusterIdlePolicy is one without a namespace."""
 
     metadata: ObjectMeta
     spec: IdlePolicySpec = IdlePolicySpec()
-    status: ConditionedStatus = ConditionedStatus()
+    status: IdlePolicyStatus = IdlePolicyStatus()

@@ -4,27 +4,27 @@ from scaler.kube.objects.core import ObjectMeta, PodSpec, Struct
 from scaler.kube.objects.kueue_queues import LabelSelector
 
 
-class PodTemplateSpec(PodSpec, frozen=True):
+class TemplatePodSpec(PodSpec, frozen=True):
     priority_class_name: str = ""
 
 
-class PodTemplate(Struct, frozen=True):
-    spec: PodTemplateSpec = PodTemplateSpec()
+class PodTemplateSpec(Struct, frozen=True):
+    spec: TemplatePodSpec = TemplatePodSpec()
 
 
 class LeaderWorkerTemplate(Struct, frozen=True):
-    leader_template: PodTemplate | None = None
-    worker_template: PodTemplate = PodTemplate()
+    leader_template: PodTemplateSpec | None = None
+    worker_template: PodTemplateSpec = PodTemplateSpec()
 
 
 class ScaledKindSpec(Struct, frozen=True):
     replicas: int = 1
     selector: LabelSelector = LabelSelector()
-    template: PodTemplate | None = None
+    template: PodTemplateSpec | None = None
     leader_worker_template: LeaderWorkerTemplate | None = None
 
     @property
-    def templates(self) -> tuple[PodTemplate, ...]:
+    def templates(self) -> tuple[PodTemplateSpec, ...]:
         group = self.leader_worker_template
         found = (self.template, group and group.leader_template, group and group.worker_template)
         return tuple(each for each in found if each)

@@ -1,17 +1,13 @@
 """`explain`: against a running scaler and by itself."""
 
 import json
-import re
-import time
-from email.utils import formatdate
-from urllib.parse import unquote_plus
 
 import pytest
 import yaml
 from app.cli.command import command, command_beside
-from http_stub import HttpStub, Received, Reply
-from running_scaler import fetch, gpus, run_gang, runtime, settings_document
-from small_cluster import NAME, PODS, until
+from http_stub import HttpStub, Reply
+from running_scaler import fetch, gpus, prometheus, run_gang, runtime, settings_document
+from small_cluster import NAME, until
 
 
 @pytest.fixture
@@ -54,25 +50,10 @@ async def test_a_running_scaler_is_asked(cluster):
     assert "error: ScaledObject demo/nobody is not evaluated" in nobody.err
 
 
-def prometheus(request: Received) -> Reply:
-    """Two busy GPUs since ten seconds ago, for every metric."""
-    metric = re.search(r"DCGM_\w+", unquote_plus(request.body.decode())).group()
-    level, now = ("90" if metric.startswith("DCGM_FI_DEV") else "0.9"), time.time()
-    series = [
-        {
-            "metric": {"__name__": metric, "namespace": "demo", "pod": pod, "UUID": f"GPU-{pod}", "Hostname": "node-a"},
-            "values": [[now - 10 + tick / 5, level] for tick in range(50)],
-        }
-        for pod in PODS
-    ]
-    body = {"status": "success", "data": {"resultType": "matrix", "result": series}}
-    return Reply(json.dumps(body).encode(), headers={"Content-Type": "application/json", "Date": formatdate(now)})
-
-
 async def test_without_a_running_scaler_it_evaluates_by_itself(cluster, tmp_path):
     """Read-only: not even the Lease is asked for."""
     config = tmp_path / "settings.yaml"
-    with HttpStub(prometheus) as stub:
+    with HttpStub(prometheus(busy=0.9)) as stub:
         document = settings_document(cluster.kubeconfig, "") | {"prometheus": {"url": stub.url}, "dcgm": {}}
         config.write_text(yaml.safe_dump(document))
         before = await cluster.scalable()

@@ -6,7 +6,8 @@ import pytest
 import yaml
 from app.cli.command import command, command_beside
 from attachment.test_attached_jobs import DEPLOYMENT, IDLE_POLICY, SCALED_OBJECT, apply, gang
-from running_scaler import gpus
+from http_stub import HttpStub
+from running_scaler import prometheus, settings_document
 from small_cluster import NAME
 
 
@@ -35,32 +36,55 @@ async def cluster(cluster):
     return cluster
 
 
-def settings(cluster, tmp_path, exporter=None):
-    document = {
-        "evaluation": {"interval": "200ms", "overlap": "1s"},
-        "trust": {"collectionInterval": "200ms", "maxAgeIntervals": 10, "maxGapIntervals": 10, "minCoverage": "30 %"},
-    }
-    if exporter is not None:
-        document["dcgm"] = {"endpoints": [exporter.node_urls["node-a"]]}
+def settings(cluster, tmp_path, url=""):
+    document = settings_document(cluster.kubeconfig, "") | {"prometheus": {"url": url} if url else {}, "dcgm": {}}
     (tmp_path / "settings.yaml").write_text(json.dumps(document), encoding="utf-8")
-    return ["--kubeconfig", str(cluster.kubeconfig), "--config", str(tmp_path / "settings.yaml")]
+    return ["--config", str(tmp_path / "settings.yaml")]
 
 
-async def test_it_shows_who_would_follow_and_what_would_happen_at_once(cluster, tmp_path):
-    file = written(tmp_path, policy(mode="Enforce", idleAfter="1s", warmUp="0s"))
-    async with gpus(busy=0.9) as (_, exporter):
-        done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, exporter), "--json")
+@pytest.mark.parametrize(
+    ("busy", "spec", "verdict", "answer", "now"),
+    [
+        (0.9, {"mode": "Enforce"}, "Busy", "active", "work seen within the last 2s"),
+        (0.0, {}, "Idle", "active", "mode observe only reports it"),
+        (0.0, {"mode": "Enforce"}, "Idle", "inactive", "every required GPU stayed below 1 % for 2s"),
+        (0.0, {"mode": "Enforce", "reclaim": "OnPressure"}, "Idle", "active", "no waiting gang needs its GPUs"),
+        (0.0, {"mode": "Enforce", "warning": "10m"}, "Idle", "active", "its owner is warned 10m before"),
+    ],
+)
+async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
+    cluster, tmp_path, busy, spec, verdict, answer, now
+):
+    file = written(tmp_path, policy(**{"idleAfter": "2s", "warmUp": "0s", **spec}))
+    with HttpStub(prometheus(busy=busy)) as stub:
+        done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, stub.url), "--json")
     assert done.status == 0, done
     web, ray = done.json["jobs"]
-    assert (web["kind"], web["change"], web["words"]) == (
+    assert (web["kind"], web["change"], web["words"], web["verdict"]) == (
         "Deployment",
         "Problem",
         "it has 3 replicas; only what has one is scaled between 1 and 0",
+        None,
     )
     assert (ray["name"], ray["change"], ray["policy"]) == (NAME, "Attached", "IdlePolicy/research")
-    assert ray["verdict"] in ("Busy", "Unknown")
-    assert ray["now"].startswith("nothing: ")
+    assert (ray["verdict"], ray["answer"]) == (verdict, answer)
+    assert now in ray["now"]
     assert not await cluster.all(SCALED_OBJECT)
+
+
+async def test_an_annotation_of_what_is_attached_already_counts(cluster, tmp_path):
+    annotations = {"idlegpu.io/keep-until": "2999-01-01T00:00:00Z"}
+    metadata = {"name": f"raycluster-{NAME}", "labels": {"idlegpu.io/policy-kind": "IdlePolicy"}}
+    reference = {"apiVersion": "idlegpu.io/v1alpha1", "kind": "ScalableWorkload", "name": metadata["name"]}
+    await cluster.create(
+        SCALED_OBJECT,
+        {"metadata": metadata | {"annotations": annotations}, "spec": {"scaleTargetRef": reference, "triggers": []}},
+    )
+    file = written(tmp_path, policy(mode="Enforce", idleAfter="2s", warmUp="0s"))
+    with HttpStub(prometheus(busy=0.0)) as stub:
+        done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, stub.url), "--json")
+    [_, ray] = done.json["jobs"]
+    assert (ray["answer"], ray["reason"]) == ("active", "Kept")
 
 
 async def test_without_a_metrics_source_it_says_who_would_follow(cluster, tmp_path):
@@ -94,6 +118,8 @@ async def test_a_policy_that_is_not_valid_is_told_with_status_1(cluster, tmp_pat
         ({"kind": "Pod"}, "there is no IdlePolicy or ClusterIdlePolicy in it"),
         ({**policy(), "apiVersion": "v1"}, "apiVersion is 'v1'; write 'idlegpu.io/v1alpha1'"),
         (policy(idleafter="1h"), "spec.idleafter is no field; there are activeAbove"),
+        (policy(selector={"kind": ["Job"]}), "spec.selector.kind is no field; there are gpuModels, kinds"),
+        (policy(exclude=[{}, {"untill": "x"}]), "spec.exclude[1].untill is no field; there are gpuModels"),
         (policy(precedence="high"), "$.spec.precedence"),
         ("{", "policies.yaml"),
     ],
