@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from docs.settings_page import tables as settings
 from scaler.app.cli.main import app
+from scaler.decision.candidate import STATES, CandidateState
 from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
@@ -95,6 +96,38 @@ def labels() -> str:
     return "\n".join(["| label | values |", "|---|---|", *lines, ""])
 
 
+def states() -> str:
+    """The states of a workload between work and suspension: a table, and a picture of what follows what."""
+    rows = [
+        f"| `{state}` | {row.meaning} | {f'`{row.event}`' if row.event else 'another of that moment'} "
+        f"| {'yes' if row.may_suspend else 'no'} |"
+        for state, row in STATES.items()
+    ]
+    arrows = [f"    {before} --> {state}" for state, row in STATES.items() for before in CHAIN if _leads(before, state)]
+    lines = ["| state | meaning | Event of its begin | KEDA may get 0 |", "|---|---|---|---|", *rows, ""]
+    return "\n".join([*lines, "```mermaid", "stateDiagram-v2", *arrows, "```", ""])
+
+
+CHAIN = tuple(CandidateState)
+
+
+def _leads(before: CandidateState, state: CandidateState) -> bool:
+    """Whether the picture shows it: Kept, Excluded, Observing, Unknown and Busy may follow nearly everything."""
+    is_shown = state not in _FROM_ANYWHERE and before not in _FROM_ANYWHERE - {CandidateState.BUSY}
+    return before != state and before in STATES[state].after and (is_shown or _is_way_back(before, state))
+
+
+def _is_way_back(before: CandidateState, state: CandidateState) -> bool:
+    return state is CandidateState.BUSY and before in {
+        CandidateState.IDLE,
+        CandidateState.WARNED,
+        CandidateState.WAKING,
+    }
+
+
+_FROM_ANYWHERE = frozenset(state for state, row in STATES.items() if row.after == frozenset(CandidateState))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedPage:
     """A page, and what belongs between which marks."""
@@ -127,6 +160,7 @@ PAGES = (
     MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
     MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permission_table}),
     MarkedPage(path=ROOT / "docs" / "metrics.md", sections={"metrics": metrics, "labels": labels}),
+    MarkedPage(path=ROOT / "docs" / "policies.md", sections={"states": states}),
     MarkedPage(path=ROOT / "docs" / "settings.md", sections={"settings": settings}),
 )
 

@@ -127,7 +127,7 @@ def kept_scaled_object(scaled_object: ScaledObject) -> ScaledObject:
 
 def kept_scalable_workload(scalable: ScalableWorkload) -> ScalableWorkload:
     metadata, status = scalable.metadata, scalable.status
-    texts = {name: shared_text(getattr(status, name)) for name in ("phase", "verdict", "reason", "message")}
+    texts = {name: shared_text(getattr(status, name)) for name in ("phase", "verdict", "reason", "message", "state")}
     return ScalableWorkload(
         metadata=_metadata(metadata, metadata.labels, metadata.annotations, metadata.owner_references),
         spec=scalable.spec,
@@ -136,6 +136,7 @@ def kept_scalable_workload(scalable: ScalableWorkload) -> ScalableWorkload:
             **texts,
             conditions=tuple(map(_condition, status.conditions)),
             evidence=tuple(each.copy() for each in status.evidence),
+            history=tuple(each.copy() for each in status.history),
         ),
     )
 

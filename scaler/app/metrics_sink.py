@@ -109,6 +109,10 @@ class MetricsSink:
         if entry.wasted_gpu_seconds is not None:
             self.metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
 
+    def entered(self, before: str, state: str) -> None:
+        """A workload has entered another state."""
+        self.metrics.workload_transitions_total.labels(before=before, entered=state).inc()
+
     def reconciled(self, seconds: float, error: Exception | None) -> None:
         failed = "broken" if error else "ok"
         outcome = str(error.status) if isinstance(error, KubeError) else failed

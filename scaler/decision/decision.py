@@ -11,6 +11,7 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | at 0, and its pods run until its plan is carried out | as at 1, from "kept" on  |
 | at 1, not admitted yet                           | 1 WaitingFor…                |
 | at 1, pods starting                              | 1 Starting                   |
+| excluded by an annotation                        | 1 Excluded                   |
 | kept, or in demand                               | 1 Kept                       |
 | within warm-up of its newest container           | 1 WarmingUp                  |
 | busy                                             | 1 GPUsBusy                   |
@@ -27,8 +28,8 @@ Why waiting for quota is 1: no pod exists, so no metric does; an answer of 0 wou
 resumed before it ever ran.
 """
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import MAXYEAR, datetime, timedelta
 
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.durations import format_duration
@@ -92,6 +93,10 @@ class Decision:
         return None if self.idle_since is None else self.idle_since + self.policy.window / _NOTICEABLE
 
     @property
+    def is_noticeably_quiet(self) -> bool:
+        return self.noticeable_at is not None and self.decided_at >= self.noticeable_at
+
+    @property
     def warning_at(self) -> datetime | None:
         """When its owner is warned of the suspension: a third of `idleAfter` before, 5 minutes at most.
 
@@ -128,7 +133,14 @@ class Decision:
         is_told = self.answer.reason in _TELLS_TIME or (isinstance(verdict, Unknown) and verdict is not doubt)
         if is_told or warm_at == self.decided_at:  # a moment later it is quiet since then
             return self.decided_at
-        instants = policy.keep_until, warm_at, self.noticeable_at, self.warning_at, self._warned_long_enough_at
+        instants = (
+            policy.keep_until,
+            policy.exclude_until,
+            warm_at,
+            self.noticeable_at,
+            self.warning_at,
+            self._warned_long_enough_at,
+        )
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
 
     @property
@@ -175,6 +187,13 @@ def _standing(target: TargetState, idle_since: datetime, read_since: datetime | 
     """When its owner was warned; None where that was before its last work, or may have been, or never."""
     begin = idle_since if read_since is None else max(idle_since, read_since)
     return target.warned_at if target.warned_at is not None and target.warned_at >= begin else None
+
+
+def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime | None:
+    """When its owner was warned, if that stands; None while work is seen."""
+    if decision.idle_since is None:
+        return None
+    return _standing(replace(decision.target, warned_at=warned_at), decision.idle_since, decision.read_since)
 
 
 _WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
@@ -253,8 +272,10 @@ def _answer_at_zero(target: TargetState) -> Answer:
 def _answer_running(
     target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, waits: str
 ) -> Answer:
+    if policy.exclude_until is not None and now < policy.exclude_until:
+        return Active(reason=DecisionReason.EXCLUDED, message=f"excluded {_until(policy.exclude_until)}")
     if policy.keep_until is not None and now < policy.keep_until:
-        return Active(reason=DecisionReason.KEPT, message=f"kept until {policy.keep_until.isoformat()}")
+        return Active(reason=DecisionReason.KEPT, message=f"kept {_until(policy.keep_until)}")
     if target.demand:
         return Active(reason=DecisionReason.KEPT, message=f"requested by {target.demand}")
     if target.running_since is None or verdict is None:
@@ -262,6 +283,10 @@ def _answer_running(
             reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
         )
     return _answer_measured(now - target.running_since, verdict, policy, target, waits)
+
+
+def _until(instant: datetime) -> str:
+    return "for good" if instant.year == MAXYEAR else f"until {instant.isoformat()}"
 
 
 def _waits_for_warning(

@@ -365,7 +365,11 @@ class Evaluator:
         keep = where, keep_overrides(scalable.metadata.annotations, where=where)
         grant = grant_of(scalable) if target.grant else None
         until = None if grant is None else grant.expires_at
-        return ScaleTarget(state=state_of(target), pods=target.pods, annotations=(keep,), until=until)
+        annotations = [keep]
+        if (workload := self.cluster.workload_of(scalable)) is not None and workload.metadata.annotations:
+            where = f"Workload {workload.metadata.name}"
+            annotations.append((where, keep_overrides(workload.metadata.annotations, where=where)))
+        return ScaleTarget(state=state_of(target), pods=target.pods, annotations=tuple(annotations), until=until)
 
     def _scaled(self, scaled_object: ScaledObject, scale: Scale) -> ScaleTarget:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""

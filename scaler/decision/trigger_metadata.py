@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from scaler.errors import MetadataError
-from scaler.idleness.durations import format_duration, parse_duration
+from scaler.idleness.durations import LONGEST_DURATION, format_duration, parse_duration
 from scaler.idleness.policy import (
     EnforcementMode,
     GpuRule,
@@ -51,8 +51,6 @@ KEDA_KEYS = frozenset(
 )
 """Keys that KEDA reads itself and passes on. Source: KEDA, pkg/scalers/external_scaler.go."""
 
-LONGEST_DURATION = timedelta(days=30)
-"""The samples kept in memory reach back as far as the longest `idleAfter` of any tenant, so there has to be a limit."""
 
 _LONGEST_SOURCE = 128
 _LONGEST_VALUE = 60

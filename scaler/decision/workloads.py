@@ -1,24 +1,28 @@
 """What the objects of the API say: a Kueue Workload, the grant of a plan, and the annotations of owners.
 
-| annotation             | value                                             | meaning                               |
-|------------------------|---------------------------------------------------|---------------------------------------|
-| `idlegpu.io/wake`      | `true`, or the time of the request (RFC 3339)     | come back, once                       |
-| `idlegpu.io/keep-until`| a time (RFC 3339)                                 | not suspended for being idle until then |
+| annotation              | value                                         | meaning                                 |
+|-------------------------|-----------------------------------------------|-----------------------------------------|
+| `idlegpu.io/wake`       | `true`, or the time of the request (RFC 3339) | come back, once                         |
+| `idlegpu.io/keep-until` | a time (RFC 3339)                             | not suspended for being idle until then |
+| `idlegpu.io/keep-for`   | a duration                                    | the same, from when the leader sees it  |
+| `idlegpu.io/exclude`    | `true`, or a time                             | not suspended at all, or until then     |
 
-Both are read from the ScaledObject and from the ScalableWorkload that it scales. A wake-up with a time counts only if
+They are read from the ScaledObject, from the ScalableWorkload that it scales, and (but for a wake-up) from its Kueue
+Workload. Those of a job that a policy attached are copied to its ScaledObject. A wake-up with a time counts only if
 it is younger than the suspension, so that one that was left behind does not undo the next suspension.
 
 Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Finished.
 """
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
 from scaler.decision import target_state
 from scaler.decision.target_state import Grant, Seeks
 from scaler.errors import MetadataError
+from scaler.idleness.durations import LONGEST_DURATION, parse_duration
 from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import UNREADABLE, condition, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
@@ -27,11 +31,19 @@ from scaler.kube.objects.kueue_workloads import Workload
 
 WAKE_ANNOTATION = "idlegpu.io/wake"
 KEEP_UNTIL = "idlegpu.io/keep-until"
+KEEP_FOR = "idlegpu.io/keep-for"
+EXCLUDE = "idlegpu.io/exclude"
+_FOR_GOOD = datetime.max.replace(tzinfo=UTC)
 WARNED_AT = "idlegpu.io/warned-at"
 """On a ScaledObject whose target has no status of ours: when its owner was warned. Written by the leader."""
+ASKED_BY = "idlegpu.io/asked-by"
+"""Who has set the annotations above, as the verbs write it. It is a claim: anybody who may set them may set it."""
+HISTORY_ANNOTATION = "idlegpu.io/history"
+"""On a ScaledObject whose target has no status of ours: the states that it was in. Written by the leader. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 _NO = frozenset({"", "false", "no", "0"})
+_YES = frozenset({"true", "yes", "1"})
 
 SUSPENDED_ANNOTATION = "idlegpu.io/suspended"
 """On a Workload: written in the patch that deactivates it, removed in the one that activates it again. A Workload
@@ -167,21 +179,42 @@ def warned_at(annotations: Mapping[str, str]) -> datetime | None:
 
 
 def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
-    """The policy field that the keep annotation sets.
+    """The policy fields that annotations set.
 
-    Raises: MetadataError for a value that is no time. A typo in a keep annotation must not suspend the workload,
+    Raises: MetadataError for a value that cannot be read. A typo in a keep annotation must not suspend the workload,
     so the caller must not decide without it.
     """
-    value = annotations.get(KEEP_UNTIL, "").strip()
+    values = {key: annotations.get(key, "").strip() for key in (KEEP_UNTIL, KEEP_FOR, EXCLUDE)}
+    keep_until = _instant(values[KEEP_UNTIL], f"annotation {KEEP_UNTIL} on {where}")
+    if values[KEEP_FOR]:
+        keep_for(annotations, where=where)
+        keep_until = _FOR_GOOD  # until the leader has written since when
+    if values[EXCLUDE].lower() in _NO:
+        return Overrides(keep_until=keep_until)
+    if values[EXCLUDE].lower() in _YES:
+        return Overrides(keep_until=keep_until, exclude_until=_FOR_GOOD)
+    exclude_until = _instant(values[EXCLUDE], f"annotation {EXCLUDE} on {where}", "'true' or ")
+    return Overrides(keep_until=keep_until, exclude_until=exclude_until)
+
+
+def keep_for(annotations: Mapping[str, str], *, where: str) -> timedelta | None:
+    """How long it shall be kept from now on; None where nobody asks for that. Raises: MetadataError."""
+    value = annotations.get(KEEP_FOR, "").strip()
     if not value:
-        return Overrides()
-    until = _time(value)
-    if until is None:
+        return None
+    try:
+        found: timedelta = parse_duration(value)
+    except (ValueError, OverflowError) as error:
+        raise MetadataError(f"annotation {KEEP_FOR} on {where}: {error}") from None
+    return min(found, LONGEST_DURATION)
+
+
+def _instant(value: str, where: str, otherwise: str = "") -> datetime | None:
+    if value and (found := _time(value)) is None:
         raise MetadataError(
-            f"annotation {KEEP_UNTIL} on {where}: {value!r} is not a time; "
-            "write it with its zone, such as '2026-12-24T18:00:00Z'"
+            f"{where}: {value!r} is not a time; write {otherwise}it with its zone, such as '2026-12-24T18:00:00Z'"
         )
-    return Overrides(keep_until=until)
+    return found if value else None
 
 
 def _time(text: str) -> datetime | None:

@@ -9,6 +9,10 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
 
+LONGEST_DURATION = timedelta(days=30)
+"""The samples kept in memory reach back as far as the longest `idleAfter` of any tenant, so there has to be a limit."""
+
+
 def parse_duration(text: str) -> timedelta:
     """The duration that the text means.
 

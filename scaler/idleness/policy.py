@@ -87,6 +87,8 @@ class Policy:
     """How long its owner must have been warned before it may be suspended; None: a warning is no condition."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
+    exclude_until: datetime | None = None
+    """Likewise: its owner has excluded it, for good where that is as late as can be."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Where every value that is not the built-in default came from, by the name of its field."""
 
@@ -117,6 +119,7 @@ class Overrides:
     idle_after_under_pressure: timedelta | None = None
     warning: timedelta | None = None
     keep_until: datetime | None = None
+    exclude_until: datetime | None = None
 
     def given(self) -> dict[str, Any]:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
@@ -130,8 +133,10 @@ def resolve(*layers: tuple[str, Overrides]) -> Policy:
     policy = Policy()
     for source, overrides in layers:
         given = overrides.given()
-        if overrides.keep_until and policy.keep_until and overrides.keep_until <= policy.keep_until:
-            del given["keep_until"]
+        for name in ("keep_until", "exclude_until"):
+            known, asked = getattr(policy, name), given.get(name)
+            if known and asked and asked <= known:
+                del given[name]
         policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
     problem = under_pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
     return _settled(policy, problem, [source for source, _ in layers]) if problem else policy

@@ -56,6 +56,8 @@ class DecisionReason(StrEnum):
     WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
     WAITING_FOR_WORKLOAD = "WaitingForWorkload"
     KEPT = "Kept"
+    EXCLUDED = "Excluded"
+    """An annotation excludes it."""
     WAKING = "Waking"
     OBSERVE_ONLY = "ObserveOnly"
     WARNED = "Warned"

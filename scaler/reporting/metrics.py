@@ -90,6 +90,10 @@ class Metrics(MetricSet):
         "Workloads that are not shown one by one, because there are more than metrics.workloads.", ("verdict",)
     )
 
+    workload_transitions_total = _workloads.counter(
+        "States that workloads entered, and the state before; empty where none was known.", ("before", "entered")
+    )
+
     _decisions = MetricSection("Decisions", ALL)
     decisions = _decisions.gauge(
         "Triggers by answer, verdict and reason in the latest evaluation.", ("answer", "verdict", "reason")

@@ -27,7 +27,7 @@ from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reflector import Reflector
@@ -72,9 +72,9 @@ class SuspensionController:
     _changes: set[Key] = field(init=False)
     """ScaledObjects of which another decision was published than the last one that was looked at."""
     _targets: dict[Key, TargetKey] = field(default_factory=dict, init=False)
-    """The ScalableWorkloads of ScaledObjects."""
+    """What ScaledObjects scale."""
     _digests: dict[TargetKey, Hashable] = field(default_factory=dict, init=False)
-    """What of the decisions on ScalableWorkloads is worth a write."""
+    """What of the decisions on targets is worth a write."""
     _is_leading: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
@@ -143,32 +143,36 @@ class SuspensionController:
         evaluation = self.decision_cache.evaluation
         if not self._is_leading or evaluation is None:
             return
-        for key in self._changed_by(evaluation):
-            self._look_at(key)
+        for request in self._changed_by(evaluation):
+            self._queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
             if has_wake_annotation(scaled_object.metadata):
                 self._enqueue_wake(scaled_object)
 
-    def _changed_by(self, evaluation: Evaluation) -> Iterable[Key]:
-        """The ScalableWorkloads of whose decision something is worth a write that was not there before."""
+    def _changed_by(self, evaluation: Evaluation) -> Iterable[ReconcileRequest]:
+        """What of whose decision something is worth a write that was not there before."""
         keys, digests = self._changes.copy(), self._digests
         self._changes.clear()
         found = (self._targets.pop(key, None) for key in keys)
         targets = {each for each in found if each is not None}
         for key in keys & evaluation.entries.keys():
-            if is_scalable_workload(target := evaluation.entries[key].target):
-                self._targets[key] = key[0], target
-                targets.add((key[0], target))
-            elif any(each.policy.warning is not None for each in evaluation.entries[key].triggers.values()):
-                self._queue.add(ReconcileRequest(SCALED_OBJECT, key))
+            self._targets[key] = key[0], evaluation.entries[key].target
+            targets.add(self._targets[key])
         for namespace, target in targets:
             digest = status_digest(prevailing(evaluation.decisions_on(namespace, target)))
             if digests.get((namespace, target)) != digest:
-                yield namespace, target.name
+                yield from self._written_on(namespace, target)
             if digest is None:
                 digests.pop((namespace, target), None)
             else:
                 digests[namespace, target] = digest
+
+    def _written_on(self, namespace: str, target: ScaleTargetRef) -> Iterable[ReconcileRequest]:
+        """The object that has the status of the target."""
+        if is_scalable_workload(target):
+            return [ReconcileRequest(SCALABLE_WORKLOAD, (namespace, target.name))]
+        found = self.scaled_objects.by_index("target", (namespace, target))
+        return [ReconcileRequest(SCALED_OBJECT, each.metadata.key) for each in found]
 
     def _enqueue_wake(self, scaled_object: ScaledObject) -> None:
         """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""

@@ -173,6 +173,8 @@ def _requested_by(decision: Decision) -> str:
     target, keep_until = decision.target, decision.policy.keep_until
     if keep_until is not None and decision.decided_at < keep_until:
         return f"it is kept until {keep_until.isoformat()}"
+    if isinstance(decision.answer, Active) and decision.answer.reason is DecisionReason.EXCLUDED:
+        return f"it is {decision.answer.message}"
     request = target.demand or target.wake_request
     return f"it is requested by {request}" if request else ""
 

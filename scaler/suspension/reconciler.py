@@ -18,13 +18,22 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from scaler.decision.candidate import STATES, CandidateState, HistoryLine, next_line
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
 from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
-from scaler.decision.workloads import WAKE_ANNOTATION, WARNED_AT, observe, wake_request, warned_at
+from scaler.decision.workloads import (
+    ASKED_BY,
+    HISTORY_ANNOTATION,
+    WAKE_ANNOTATION,
+    WARNED_AT,
+    observe,
+    wake_request,
+    warned_at,
+)
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.kube.events import ObjectReference
@@ -74,12 +83,15 @@ class SuspensionReconciler:
         decision_cache: DecisionCache,
         announcer: EventSink,
         *,
+        entered: Callable[[str, str], None] = lambda _before, _state: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
         self._cluster = cluster
         self._decision_cache = decision_cache
         self._announcer = announcer
+        self._entered = entered
+        """Called with the state before, empty for none, and the one that a workload has entered."""
         self._clock = clock
 
     async def reconcile(self, key: Key) -> Phase | None:
@@ -218,7 +230,15 @@ class SuspensionReconciler:
         decision: Decision | None,
     ) -> None:
         is_evaluated = self._decision_cache.evaluation is not None
-        status = desired_status(scalable, state, workload, decision, is_evaluated=is_evaluated, now=self._clock())
+        status = desired_status(
+            scalable,
+            state,
+            workload,
+            decision,
+            is_evaluated=is_evaluated,
+            asked_by=self._asked_by(scalable),
+            now=self._clock(),
+        )
         if not is_worth_writing(scalable.status, status):
             return
         body = {"metadata": {"resourceVersion": scalable.metadata.resource_version}, "status": status}
@@ -230,10 +250,25 @@ class SuspensionReconciler:
         if status["warnedAt"] and status["warnedAt"] != timestamp(scalable.status.warned_at):
             message = _warning(status["idleSince"], status["suspendAt"])
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
+        if "history" in status:
+            self._announce_state(about, scalable.status.state, msgspec.convert(status["history"][-1], HistoryLine))
         is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
         if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
             reason, is_warning = _ANNOUNCED_PHASES[state.phase]
             self._announcer.record(about, reason, state.message, warning=is_warning)
+
+    def _announce_state(self, about: ObjectReference, before: str, line: HistoryLine) -> None:
+        """The Event of a state that was entered, unless another Event of the same moment tells of it."""
+        row = STATES[CandidateState(line.state)]
+        self._entered(before, line.state)
+        if row.event:
+            self._announcer.record(about, row.event, line.message, warning=row.is_warning)
+
+    def _asked_by(self, scalable: ScalableWorkload) -> str:
+        """Who has asked for what its annotations say, as far as they say so."""
+        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+        objects = [scalable.metadata, *(x.metadata for x in self._cluster.scaled_objects.by_index("target", target))]
+        return next((by for each in objects if (by := each.annotations.get(ASKED_BY))), "")
 
     # ------------------------------------------------------------------------------------------------ wake annotations
 
@@ -249,30 +284,36 @@ class SuspensionReconciler:
             await self._remove_annotation(SCALABLE_WORKLOAD, scalable.metadata)
 
     async def reconcile_scaled_object(self, key: Key) -> None:
-        """Write what is owed to a ScaledObject: its warning, and the end of a wake-up. Raises: KubeError."""
-        await self._write_warning(key)
+        """Write what is owed to a ScaledObject: its history, its warning, the end of a wake-up. Raises: KubeError."""
+        await self._write_history(key)
         await self._remove_wake_of_scaled_object(key)
 
-    async def _write_warning(self, key: Key) -> None:
-        """When the owner was warned, where the target has no status for it. The Event follows."""
+    async def _write_history(self, key: Key) -> None:
+        """When its owner was warned, and its state, where the target has no status for them. The Events follow."""
         scaled_object, evaluation = self._cluster.scaled_objects.get(*key), self._decision_cache.evaluation
         entry = evaluation.entries.get(key) if evaluation is not None else None
         if scaled_object is None or entry is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
             return
-        decision, metadata = prevailing(list(entry.triggers.values())), scaled_object.metadata
-        if decision is None or decision.policy.warning is None:
+        decision, metadata, now = prevailing(list(entry.triggers.values())), scaled_object.metadata, self._clock()
+        if decision is None:
             return
-        wanted = next_warning(warned_at(metadata.annotations), decision, now=self._clock())
-        if timestamp(wanted) == metadata.annotations.get(WARNED_AT):
+        known, history = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
+        warned = next_warning(warned_at(metadata.annotations), decision, now=now) if _warns(decision) else None
+        by = metadata.annotations.get(ASKED_BY, "")
+        line = next_line(history[-1] if history else None, decision, warned_at=warned, by=by, now=now)
+        if timestamp(warned) == known and line is None:
             return
-        body = {
-            "metadata": {"annotations": {WARNED_AT: timestamp(wanted)}, "resourceVersion": metadata.resource_version}
-        }
+        annotations = {WARNED_AT: timestamp(warned)}
+        if line is not None:
+            annotations[HISTORY_ANNOTATION] = msgspec.json.encode([*history, line][-_ANNOTATED:]).decode()
+        body = {"metadata": {"annotations": annotations, "resourceVersion": metadata.resource_version}}
         await self._api.patch(SCALED_OBJECT.path(*key), body)
-        if wanted is not None:
+        about = ObjectReference.of(SCALED_OBJECT, metadata)
+        if warned is not None and timestamp(warned) != known:
             message = _warning(timestamp(decision.idle_since), timestamp(decision.suspend_at))
-            about = ObjectReference.of(SCALED_OBJECT, metadata)
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
+        if line is not None:
+            self._announce_state(about, history[-1].state if history else "", line)
 
     async def _remove_wake_of_scaled_object(self, key: Key) -> None:
         """Remove a ScaledObject's wake annotation once it has taken effect.
@@ -304,6 +345,20 @@ class SuspensionReconciler:
         await self._api.patch(resource.path(*metadata.key), body)
 
 
+def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
+    """Of a ScaledObject whose target has no status of ours; empty where it cannot be read."""
+    try:
+        return msgspec.json.decode(annotations.get(HISTORY_ANNOTATION) or "[]", type=list[HistoryLine])
+    except msgspec.DecodeError:
+        return []
+
+
+def _warns(decision: Decision) -> bool:
+    return decision.policy.warning is not None
+
+
+_ANNOTATED = 8
+"""Lines of history in an annotation."""
 _WAKE_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
 
 

@@ -1,9 +1,12 @@
 """The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
+from scaler.decision.candidate import HISTORY, OF_ALL, HistoryLine, next_line
 from scaler.decision.decision import Decision
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
@@ -16,7 +19,7 @@ _SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
 
 _WORTH_A_WRITE = (
     *("observedGeneration", "replicas", "selector", "workloadName", "workloadUID", "phase", "verdict", "reason"),
-    *("idleSince", "suspendAt", "warnedAt", "suspendedAt", "resumedAt", "keepUntil"),
+    *("idleSince", "suspendAt", "warnedAt", "suspendedAt", "resumedAt", "keepUntil", "state"),
 )
 """Fields whose change is written at once. Message and evidence change with every tick and travel along."""
 
@@ -37,6 +40,7 @@ def desired_status(
     decision: Decision | None,
     *,
     is_evaluated: bool = True,
+    asked_by: str = "",
     now: datetime,
 ) -> dict[str, Any]:
     """The whole status. An absent field is None, so that a merge patch removes it.
@@ -44,6 +48,10 @@ def desired_status(
     Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
     it is the last of the process before, which KEDA may be acting on.
     """
+    times = _times(scalable, workload, decision, now=now)
+    warned = datetime.fromisoformat(times["warnedAt"]) if times["warnedAt"] else None
+    known, decided = scalable.status.history, decision if is_evaluated else None
+    line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, now=now)
     return {
         "observedGeneration": scalable.metadata.generation,
         "replicas": state.admitted_replicas,
@@ -51,9 +59,24 @@ def desired_status(
         "phase": str(state.phase),
         **_binding(scalable.status, workload),
         **(_decided(decision) if is_evaluated else {}),
-        **_times(scalable, workload, decision, now=now),
+        **times,
+        **(_entered(line, known) if line is not None else {}),
         "conditions": [_ready(scalable, state, now=now)],
     }
+
+
+def _entered(line: HistoryLine, known: Sequence[msgspec.Raw]) -> dict[str, Any]:
+    """The state that it has entered, and the history with it."""
+    lines = [*map(msgspec.json.decode, known), {**msgspec.to_builtins(line), "at": timestamp(line.at)}]
+    return {"state": line.state, "history": lines[-HISTORY:]}
+
+
+def last_line(history: Sequence[msgspec.Raw]) -> HistoryLine | None:
+    """None where there is none that can be read."""
+    try:
+        return msgspec.json.decode(history[-1], type=HistoryLine) if history else None
+    except msgspec.DecodeError:
+        return None
 
 
 def _decided(decision: Decision | None) -> dict[str, Any]:
@@ -63,7 +86,7 @@ def _decided(decision: Decision | None) -> dict[str, Any]:
 
 def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime | None]:
     """Since when its GPUs are quiet and until when they may be; both None before that is noticeable."""
-    if decision is None or decision.noticeable_at is None or decision.decided_at < decision.noticeable_at:
+    if decision is None or not decision.is_noticeably_quiet:
         return None, None
     return decision.idle_since, decision.suspend_at
 
@@ -101,9 +124,12 @@ def _times(
 
 
 def warned_at(known: datetime | None, decision: Decision | None, *, now: datetime) -> datetime | None:
-    """When its owner was warned of the suspension that is near; forgotten as soon as work is seen."""
+    """When its owner was warned of the suspension that is near; forgotten as soon as work is seen.
+
+    A warning that is a condition is also forgotten where work may not have been seen.
+    """
     if decision is None or (decision.idle_since is None and _is_unknown(decision)):
-        return known
+        return None if decision is not None and _may_hide_work(decision) else known
     if decision.idle_since is None:
         return None
     if known and known >= max(decision.idle_since, decision.read_since or decision.idle_since):
@@ -115,6 +141,12 @@ def _is_unknown(decision: Decision) -> bool:
     """Whether it is unknown what the GPUs do: Unknown is not Busy."""
     is_doubted = decision.verdict is not None and isinstance(decision.verdict.verdict, Unknown)
     return is_doubted or isinstance(decision.answer, Unknown)
+
+
+def _may_hide_work(decision: Decision) -> bool:
+    """Whether its own samples are lacking. What all of them are doubted for, they are read again after."""
+    found = decision.verdict.verdict if decision.verdict is not None else None
+    return decision.policy.warning is not None and isinstance(found, Unknown) and found.reason not in OF_ALL
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:

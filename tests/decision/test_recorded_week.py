@@ -18,7 +18,8 @@ from decision.random_fleet import RandomFleet, all_shown
 RECORDED = Path(__file__).with_name("recorded_week.json")
 SEEDS = (2026, 47)
 NEWER = re.compile(
-    r"(warning=None|warned_at=(None|datetime\.datetime\([^()]*\))), (?=keep_until=|wake_request=)|, read_since=None"
+    r"(warning=None|warned_at=(None|datetime\.datetime\([^()]*\))), (?=keep_until=|wake_request=)"
+    r"|, (read_since|exclude_until)=None"
 )
 """Fields that there were not when it was recorded."""
 HOURS = 7 * 24

@@ -1,5 +1,5 @@
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -7,6 +7,8 @@ from builders import GPUS, NOON, WorkloadJson, at
 
 from scaler.decision.target_state import ObservedWorkload
 from scaler.decision.workloads import (
+    EXCLUDE,
+    KEEP_FOR,
     KEEP_UNTIL,
     SUSPENDED_ANNOTATION,
     WAKE_ANNOTATION,
@@ -245,3 +247,28 @@ def test_a_keep_until_that_is_no_time_is_refused(value: str) -> None:
         f"annotation idlegpu.io/keep-until on ScaledObject first-raycluster: {value!r} is not a time; "
         "write it with its zone, such as '2026-12-24T18:00:00Z'"
     )
+
+
+FOR_GOOD = datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "found"),
+    [
+        ({EXCLUDE: "true"}, Overrides(exclude_until=FOR_GOOD)),
+        ({EXCLUDE: "2026-12-01T12:00:30Z"}, Overrides(exclude_until=at(30))),
+        ({EXCLUDE: "false"}, Overrides()),
+        ({KEEP_FOR: "4h"}, Overrides(keep_until=FOR_GOOD)),
+        ({KEEP_FOR: "4h", KEEP_UNTIL: "2026-12-01T12:00:30Z"}, Overrides(keep_until=FOR_GOOD)),
+    ],
+)
+def test_it_is_excluded_or_kept_for_good_until_the_leader_has_written_how_long(
+    annotations: dict[str, str], found: Overrides
+) -> None:
+    assert keep_overrides(annotations, where=WHERE) == found
+
+
+@pytest.mark.parametrize("annotations", [{EXCLUDE: "maybe"}, {KEEP_FOR: "4"}, {EXCLUDE: "2026-12-01"}])
+def test_an_annotation_that_cannot_be_read_is_an_error_that_says_where(annotations: dict[str, str]) -> None:
+    with pytest.raises(MetadataError, match=rf"annotation {next(iter(annotations))} on {WHERE}"):
+        keep_overrides(annotations, where=WHERE)

@@ -394,9 +394,13 @@ async def test_the_owner_of_a_deployment_is_warned_by_an_annotation_and_an_event
     warned_at = await decides(soon, at(-700))
     assert warned_at is not None
     assert await decides(soon, at(-700)) == warned_at
-    [event] = await leader.events("ScaledObject")
-    assert event.startswith("SuspendSoon: GPUs idle since 2026-12-01T11:48:20Z; suspended at ")
+    idle, warned = await leader.events("ScaledObject")
+    assert idle == "Idle: not long enough"
+    assert warned.startswith("SuspendSoon: GPUs idle since 2026-12-01T11:48:20Z; suspended at ")
     assert await decides(ACTIVE, None) is None, "it worked again"
+    annotations = (await cluster.read(SCALED_OBJECT, "notebook"))["metadata"]["annotations"]
+    history = json.loads(annotations["idlegpu.io/history"])
+    assert [each["state"] for each in history] == ["Idle", "Warned", "Busy"]
 
 
 async def wake_annotation(cluster: SmallCluster) -> str | None:

@@ -78,6 +78,9 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     evidence: tuple[Raw, ...] = ()
     """By GPU, as it stands in the API: only its writer passes it on."""
+    state: str = ""
+    history: tuple[Raw, ...] = ()
+    """The states before, the newest last, as they stand in the API."""
     grant: GrantStatus | None = None
     reallocation: ReallocationStatus | None = None
 

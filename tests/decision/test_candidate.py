@@ -1,0 +1,255 @@
+"""In which state is a workload, and what may follow what?"""
+
+from datetime import datetime, timedelta
+from itertools import pairwise, product
+from typing import Any
+
+import msgspec
+import pytest
+from builders import BUSY, IDLE, NOON, UNKNOWN, a_target, gpu_evidence, minutes, policy, verdict
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from loops_builders import scalable_workload
+
+from scaler.decision.candidate import HISTORY, STATES, CandidateState, HistoryLine, candidate_state, next_line
+from scaler.decision.decision import Active, Answer, Decision, Inactive, decide
+from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.policy import EnforcementMode
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.verdict import Unknown
+from scaler.kube.objects.core import decode
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.suspension.status import desired_status
+
+S = CandidateState
+
+
+def decided(answer: Answer, target: TargetState, idle_since: datetime | None = None) -> Decision:
+    return Decision(answer=answer, target=target, policy=policy(), verdict=None, idle_since=idle_since, decided_at=NOON)
+
+
+AT_0 = (DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.SUSPENDED, DecisionReason.FINISHED)
+ANSWERS = [
+    *(Active(reason=each, message="") for each in DecisionReason if each not in AT_0[:3]),
+    *(Inactive(reason=each, message="") for each in AT_0),
+    *(Unknown(reason=each, message="") for each in UnknownReason),
+]
+
+
+def test_every_decision_on_every_target_is_a_state_and_only_what_has_finished_is_none() -> None:
+    seen = set()
+    for answer, phase, desired, quiet, warned in product(ANSWERS, Phase, (0, 1), (0, 200), (0, 200)):
+        target = a_target(phase=phase, desired_replicas=desired)
+        found = candidate_state(
+            decided(answer, target, NOON - minutes(quiet) if quiet else None),
+            warned_at=NOON - minutes(warned) if warned else None,
+        )
+        is_finished = phase is Phase.FINISHED or answer.reason is DecisionReason.FINISHED
+        assert (found is None) == is_finished, (answer, phase)
+        seen.add(found)
+        if found in (S.BUSY, S.IDLE, S.WARNED, S.KEPT, S.EXCLUDED, S.OBSERVING):
+            assert isinstance(answer, Active), (answer, phase)
+    assert seen == {None, *CandidateState}
+
+
+def test_states_in_which_keda_may_get_0_follow_a_warning_a_plan_or_quiet() -> None:
+    assert [str(each) for each, row in STATES.items() if row.may_suspend] == ["Granted", "Suspending", "Suspended"]
+    assert set(STATES) == set(CandidateState)
+    assert S.BUSY not in STATES[S.SUSPENDED].after
+    for state, row in STATES.items():
+        assert row.after, state
+
+
+@pytest.mark.parametrize(
+    ("answer", "changes", "state"),
+    [
+        (Active(reason=DecisionReason.GPUS_BUSY, message="m"), {}, S.BUSY),
+        (Active(reason=DecisionReason.EXCLUDED, message="m"), {}, S.EXCLUDED),
+        (Active(reason=DecisionReason.WAITING_FOR_QUOTA, message="m"), {"phase": Phase.WAITING_FOR_QUOTA}, S.WAKING),
+        (Inactive(reason=DecisionReason.SUSPENDED, message="m"), ASLEEP := {"phase": Phase.SUSPENDED}, S.SUSPENDED),
+        (Active(reason=DecisionReason.WAKING, message="m"), ASLEEP, S.WAKING),
+        (Inactive(reason=DecisionReason.GPUS_IDLE, message="m"), {}, S.SUSPENDING),
+        (Inactive(reason=DecisionReason.RECLAIMED, message="m"), {}, S.GRANTED),
+        (Unknown(reason=UnknownReason.STALE_SAMPLES, message="m"), {}, S.UNKNOWN),
+        (Unknown(reason=UnknownReason.SUSPENDING, message="m"), {"phase": Phase.SUSPENDING}, S.SUSPENDING),
+    ],
+    ids=str,
+)
+def test_what_has_a_line_in_the_history(answer: Answer, changes: dict[str, Any], state: CandidateState) -> None:
+    target = a_target(desired_replicas=int("Suspend" not in changes.get("phase", "")), **changes)
+    line = next_line(None, decided(answer, target), by="anna", now=NOON)
+    by = "anna" if state in (S.WAKING, S.KEPT, S.EXCLUDED) else ""
+    assert line == HistoryLine(at=NOON, state=state, reason=str(answer.reason), message="m", by=by)
+    assert next_line(line, decided(answer, target), now=NOON) is None
+
+
+@pytest.mark.parametrize("reason", ["SourceUnavailable", "ClockSkew", "ColdStart", "StaleClusterView"])
+def test_what_is_unknown_of_everything_is_no_state_of_a_workload(reason: str) -> None:
+    """Or an outage of Prometheus would be written to every workload, and its end as well."""
+    doubt = Unknown(reason=UnknownReason(reason), message="m")
+    assert next_line(None, decided(doubt, a_target()), now=NOON) is None
+
+
+# ------------------------------------------------------------------------------------------------- one life at random
+
+WINDOW, WARNING = 10, 6
+HELD = WINDOW + WARNING
+
+
+class LifeOfAWorkload(RuleBasedStateMachine):
+    """Minute by minute: its GPUs, its owner, KEDA, and a scaler that is restarted and does not always lead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, self.worked = 0, list[int]()
+        self.scalable = scalable_workload("notebook")
+        self.read_since = -HELD
+        self.is_leading, self.is_known, self.led_at = True, True, 0
+        self.keep_until: datetime | None = None
+        self.exclude_until: datetime | None = None
+        self.wakes = False
+        self.running_since = -60
+        self.warned: list[tuple[int, datetime]] = []
+        """When warnings were written, and what was written."""
+
+    @initialize(observes=st.booleans())
+    def apply_policy(self, observes: bool) -> None:
+        self.mode = EnforcementMode.OBSERVE if observes else EnforcementMode.ENFORCE
+
+    def at(self, minute: int) -> datetime:
+        return NOON + minutes(minute)
+
+    def decide(self) -> Decision:
+        seen = [n for n in self.worked if max(self.now - HELD, self.read_since) <= n <= self.now]
+        found = BUSY if seen and self.now - seen[-1] < WINDOW else IDLE
+        found = found if self.is_known else UNKNOWN
+        replicas = self.scalable.spec.replicas
+        target = a_target(
+            desired_replicas=replicas,
+            phase=Phase.RUNNING if replicas else Phase.SUSPENDED,
+            running_since=self.at(self.running_since),
+            warned_at=self.scalable.status.warned_at,
+            wake_request="annotation" if self.wakes else "",
+        )
+        asked = policy(
+            idle_after=minutes(WINDOW),
+            warm_up=timedelta(0),
+            warning=minutes(WARNING),
+            mode=self.mode,
+            keep_until=self.keep_until,
+            exclude_until=self.exclude_until,
+        )
+        evidence = gpu_evidence(found, last_active_at=self.at(seen[-1]) if seen else None)
+        judged = verdict(found, evidence) if replicas else None
+        return decide(target, judged, policy=asked, now=self.at(self.now), read_since=self.at(self.read_since))
+
+    # ---- what happens
+
+    @rule(count=st.integers(1, 12))
+    def rest(self, count: int) -> None:
+        for _ in range(count):
+            self.pass_a_minute()
+
+    @rule()
+    def work(self) -> None:
+        self.pass_a_minute(works=bool(self.scalable.spec.replicas))
+
+    def pass_a_minute(self, *, works: bool = False) -> None:
+        self.now += 1
+        if works:
+            self.worked.append(self.now)
+        # Somebody leads once in a window: what is left is named in docs/policies.md.
+        if self.is_leading or self.now - self.led_at >= WINDOW - 1:
+            self.lead()
+
+    def lead(self) -> None:
+        self.led_at, decision = self.now, self.decide()
+        before = self.scalable.status
+        status = desired_status(self.scalable, decision.target, None, decision, now=self.at(self.now))
+        merged = msgspec.json.decode(msgspec.json.encode(before)) | status
+        body = {
+            "metadata": msgspec.to_builtins(self.scalable.metadata),
+            "spec": {"replicas": self.scalable.spec.replicas},
+            "status": {name: value for name, value in merged.items() if value is not None},
+        }
+        self.scalable = decode(ScalableWorkload, msgspec.json.encode(body))
+        now_warned = self.scalable.status.warned_at
+        if now_warned is not None and now_warned != before.warned_at:
+            self.warned.append((self.now, now_warned))
+
+    @rule(leads=st.booleans())
+    def elect(self, leads: bool) -> None:
+        self.is_leading = leads
+
+    @rule(away=st.integers(0, 40))
+    def restart(self, away: int) -> None:
+        """Every replica; its GPUs may work meanwhile."""
+        self.now += away
+        self.read_since, self.led_at = self.now - HELD, self.now
+
+    @rule(away=st.integers(2, 40))
+    @precondition(lambda self: self.scalable.spec.replicas)
+    def work_unseen(self, away: int) -> None:
+        self.worked.append(self.now + 1)
+        self.restart(away)
+
+    @rule(is_known=st.booleans())
+    def report(self, is_known: bool) -> None:
+        self.is_known = is_known
+
+    @rule(count=st.integers(1, 30))
+    def keep(self, count: int) -> None:
+        self.keep_until = self.at(self.now + count)
+
+    @rule(count=st.integers(0, 30))
+    def exclude(self, count: int) -> None:
+        self.exclude_until = self.at(self.now + count)
+
+    @rule()
+    def wake(self) -> None:
+        self.wakes = True
+
+    @rule()
+    def poll(self) -> None:
+        """KEDA asks and does as it is told."""
+        answer = self.decide().answer
+        replicas = self.scalable.spec.replicas
+        if isinstance(answer, Inactive) and replicas:
+            self.check_suspension()
+            self.scale(0)
+        elif isinstance(answer, Active) and not replicas:
+            assert self.wakes
+            self.wakes, self.running_since = False, self.now
+            self.scale(1)
+
+    def scale(self, replicas: int) -> None:
+        spec = msgspec.structs.replace(self.scalable.spec, replicas=replicas)
+        self.scalable = msgspec.structs.replace(self.scalable, spec=spec)
+
+    # ---- what must hold
+
+    def check_suspension(self) -> None:
+        assert self.is_known
+        assert self.mode is EnforcementMode.ENFORCE
+        assert self.keep_until is None or self.keep_until <= self.at(self.now)
+        assert self.exclude_until is None or self.exclude_until <= self.at(self.now)
+        assert not any(self.now - WINDOW < n <= self.now for n in self.worked)
+        assert self.warned, "suspended without a warning"
+        since, _ = self.warned[-1]
+        assert self.now - since >= WARNING
+        assert not any(since < n <= self.now for n in self.worked), "it worked after its warning"
+
+    @invariant()
+    def a_suspension_follows_a_warning_in_its_history(self) -> None:
+        states = [msgspec.json.decode(each)["state"] for each in self.scalable.status.history]
+        assert len(states) <= HISTORY
+        assert all(one != two for one, two in pairwise(states))
+        # What lies before may have been cut off.
+        for n, state in enumerate(states):
+            if state == S.SUSPENDING and len(states) < HISTORY:
+                assert S.WARNED in states[:n]
+
+
+TestLifeOfAWorkload = LifeOfAWorkload.TestCase
+TestLifeOfAWorkload.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
