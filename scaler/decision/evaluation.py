@@ -339,7 +339,7 @@ class Evaluator:
             keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
             match target:
                 case Unknown():
-                    return unknown_target(target)
+                    found = unknown_target(target)
                 case ScalableWorkload():
                     found = self._scalable(scaled_object, target, at)
                 case Scale():
