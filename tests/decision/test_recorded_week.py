@@ -1,22 +1,27 @@
-"""A week of random fleets' decisions, evidence and statuses, as they were before any of it was computed in columns.
+"""A week of decisions, evidence and statuses, as they were before any of it was computed in columns.
 
 What was recorded then is a hash of all that is told of every ScaledObject, hour by hour: `recorded_week.json`. The
-code that made it decided about every ScaledObject at every tick, window by window, in plain Python.
+code that made it decided about every ScaledObject at every tick, window by window, in plain Python. It was made of two
+random fleets, and of the fleet of the demo.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from builders import NOON
+from decision.demo_fleet import ACT_SECONDS, DemoFleet
 from decision.random_fleet import RandomFleet, all_shown
+from scaler_sandbox.keda.rules import Effect
+
+from scaler.idleness.reasons import DecisionReason, UnknownReason
 
 RECORDED = Path(__file__).with_name("recorded_week.json")
-SEEDS = (2026, 47)
 NEWER = re.compile(
     r"(warning=None|warned_at=(None|datetime\.datetime\([^()]*\))), (?=keep_until=|wake_request=)"
     r"|, (read_since|exclude_until)=None"
@@ -25,9 +30,9 @@ NEWER = re.compile(
 HOURS = 7 * 24
 
 
-async def hours(seed: int) -> AsyncIterator[str]:
+async def hours(fleet: RandomFleet | DemoFleet) -> AsyncIterator[str]:
     """The hash of what was decided up to the end of each hour."""
-    fleet, told = RandomFleet(seed), hashlib.sha256()
+    told = hashlib.sha256()
     for hour in range(1, HOURS + 1):
         while fleet.now < NOON + timedelta(hours=hour):
             [evaluation] = await fleet.pass_time()
@@ -36,8 +41,25 @@ async def hours(seed: int) -> AsyncIterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", SEEDS)
-async def test_decisions_of_a_week_are_those_that_were_recorded(seed: int) -> None:
-    recorded = json.loads(RECORDED.read_text())[str(seed)]
+@pytest.mark.parametrize("name", ["2026", "47", "demo"])
+async def test_decisions_of_a_week_are_those_that_were_recorded(name: str) -> None:
+    """The name of a random fleet is its seed."""
+    recorded = json.loads(RECORDED.read_text())[name]
     assert len(recorded) == HOURS
-    assert [each async for each in hours(seed)] == recorded
+    async with DemoFleet() if name == "demo" else nullcontext(RandomFleet(int(name))) as fleet:
+        assert [each async for each in hours(fleet)] == recorded
+    if isinstance(fleet, DemoFleet):
+        check_that_much_happened(fleet)
+
+
+def check_that_much_happened(fleet: DemoFleet) -> None:
+    """Every act is told every day; gangs and owners come, GPUs are idle, busy and unknown, workloads go and wake."""
+    assert fleet.told == HOURS * 3600 / ACT_SECONDS
+    assert fleet.reasons.keys() >= {
+        *(DecisionReason.STARTING, DecisionReason.WARMING_UP, DecisionReason.GPUS_BUSY),
+        *(DecisionReason.IDLE_NOT_LONG_ENOUGH, DecisionReason.IDLE_NOT_NEEDED, DecisionReason.GPUS_IDLE),
+        *(DecisionReason.RECLAIMED, DecisionReason.SUSPENDED, DecisionReason.WAKING, DecisionReason.WAITING_FOR_QUOTA),
+        *(UnknownReason.SOURCE_UNAVAILABLE, UnknownReason.STALE_SAMPLES, UnknownReason.NO_SAMPLES),
+        *(UnknownReason.SAMPLE_GAP, UnknownReason.LOW_COVERAGE, UnknownReason.MISSING_GPUS),
+    }
+    assert min(fleet.cluster.effects[Effect.ACTIVATE], fleet.cluster.effects[Effect.DEACTIVATE]) >= 50
