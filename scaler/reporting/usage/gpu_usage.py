@@ -97,6 +97,10 @@ class FleetUsage:
     """By signal."""
 
 
+_NODES = 256
+"""Nodes without pods whose model is remembered, and as many more as have some."""
+
+
 class _Decided(NamedTuple):
     """What a ScaledObject says about one of its pods."""
 
@@ -165,7 +169,7 @@ class GpuUsageReader:
     evaluator: Evaluator
     queues: QueueNames
     _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
-    """By node. Remembered while no pod reports there: the model of a node does not change."""
+    """By node. Remembered while no pod reports there: the model of a node does not change. Nodes do come and go."""
     _before: dict[Key, _PodUsage] = field(default_factory=dict, init=False, repr=False)
     """As of the evaluation before."""
     _undecided: JudgedRows = field(default_factory=JudgedRows, init=False, repr=False)
@@ -187,6 +191,9 @@ class GpuUsageReader:
                 known = self._used(basis, evaluation.at)
             tally.add(key, known)
         tally.add_nameless()
+        for node in [*self._models][: max(0, len(self._models) - 2 * len(tally.usage.nodes) - _NODES)]:
+            if node not in tally.usage.nodes:
+                del self._models[node]
         await self._remember(tally.pods, evaluation.at)
         await self._add_windows(tally)
         tally.usage.workloads = await self._workloads(evaluation, tally)
