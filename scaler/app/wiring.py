@@ -17,6 +17,7 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
+from scaler.app.targets import configured_notifications
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget
 from scaler.decision.cluster_state import seconds_since_heard
@@ -33,6 +34,9 @@ from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.notifications.controller import NotificationController, NotificationsObserver
+from scaler.notifications.details import DetailsReader
+from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
 from scaler.reclaim.planner import Planner
@@ -45,6 +49,7 @@ from scaler.reporting.usage.gpu_usage import GpuUsageReader
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.samples.prometheus import PrometheusSource
+from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import Switch
 
 MISSED_TICKS = 3
@@ -140,6 +145,17 @@ class Wiring:
             watched=self._settings.kubernetes.namespaces,
             models=models,
             changed=changed,
+        )
+
+    def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:
+        """Of the leader. It reads what is watched already, and runs only where targets are configured."""
+        settings = self._settings.notifications
+        return NotificationController(
+            api,
+            NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces),
+            configured_notifications(settings),
+            DetailsReader(self.evaluator, self.decision_cache).read,
+            observer,
         )
 
     def query_service(self) -> QueryService:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
+from scaler.app.settings.notifications import NotificationSettings
 from scaler.app.settings.reclaim import ReclaimSettings
 from scaler.errors import ConfigurationError
 from scaler.idleness import relabel
@@ -361,6 +362,7 @@ class Settings(Section):
     wake: tuple[WakeSettings, ...] = ()
     """Wake queries of the operator; they need `prometheus.url`."""
     keda: KedaSettings = KedaSettings()
+    notifications: NotificationSettings = NotificationSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
