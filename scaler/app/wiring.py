@@ -36,6 +36,7 @@ from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
+from scaler.notifications.links import LinkConfig, LinkPages, Links
 from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
@@ -88,6 +89,8 @@ class Wiring:
         self.evaluator = self._evaluator(changed, sink, published)
         self._nodes = self._node_watch()
         self.planner = self._planner()
+        links = settings.notifications.links
+        self.links = Links(links.into(LinkConfig)) if links is not None else None
         self.admission = self._admission()
 
     @classmethod
@@ -154,9 +157,13 @@ class Wiring:
             api,
             NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces),
             configured_notifications(settings),
-            DetailsReader(self.evaluator, self.decision_cache).read,
+            DetailsReader(self.evaluator, self.decision_cache, self.links.of_notice if self.links else None).read,
             observer,
         )
+
+    def link_pages(self) -> LinkPages | None:
+        """None where no links are configured."""
+        return LinkPages(self.links, self.transport, self.cluster.scaled_objects.get) if self.links else None
 
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""

@@ -28,7 +28,8 @@ from scaler.suspension.leader_api import PatchApi
 log = structlog.get_logger(__name__)
 
 _LONGEST_INTERVAL = timedelta(seconds=5)
-_CONFLICTS = frozenset({404, 409})
+_CONFLICTS = frozenset({404, 409, 422})
+"""Gone, changed, or another object of that name: a uid is immutable, so a patch with the old one is invalid."""
 
 DetailsOf = Callable[[Notice, Source, datetime], Details]
 

@@ -18,7 +18,7 @@ _MOST_GPUS = 64
 
 
 class LinkMaker(Protocol):
-    def __call__(self, notice: Notice, now: datetime) -> dict[str, str]:
+    def __call__(self, notice: Notice, source: Source, now: datetime) -> dict[str, str]:
         """By what they do."""
 
 
@@ -29,7 +29,7 @@ class DetailsReader:
         self._links = links
 
     def read(self, notice: Notice, source: Source, now: datetime) -> Details:
-        links = self._links(notice, now) if self._links is not None else {}
+        links = self._links(notice, source, now) if self._links is not None else {}
         decision = self._decision(notice)
         status = source.scalable.status if source.scalable is not None else None
         if notice.line.state != CandidateState.WARNED or decision is None:

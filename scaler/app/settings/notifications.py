@@ -59,6 +59,19 @@ class RetrySettings(Section):
     """What is older is not told any more. Where a target is new, what happened within this time is still told."""
 
 
+class LinkSettings(Section):
+    """Links in messages by which owners keep or resume a workload."""
+
+    base_url: str = Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
+    """Address at which owners' browsers reach the path /answer of `http.address`."""
+    key_file: Path
+    """File of keys, each with 32 characters or more on a line of its own: the last one signs, all are accepted."""
+    valid_for: Duration = timedelta(hours=24)
+    """How long a link is good for one use."""
+    keep_for: Duration = timedelta(hours=4)
+    """How long a workload is kept by a link."""
+
+
 class NotificationSettings(Section):
     """What owners are told; see notifications.md. Off without targets."""
 
@@ -76,6 +89,8 @@ class NotificationSettings(Section):
     timeout: Duration = timedelta(seconds=10)
     """Of one attempt."""
     retry: RetrySettings = RetrySettings()
+    links: LinkSettings | None = None
+    """None: messages have no links, and the path /answer does not exist."""
 
     @field_validator("targets")
     @classmethod
