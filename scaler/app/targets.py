@@ -2,14 +2,15 @@
 
 from scaler.app.settings.notifications import NotificationSettings
 from scaler.clock import background_threads
-from scaler.notifications.controller import Notifications
+from scaler.notifications.alertmanager import Alertmanager
+from scaler.notifications.controller import Notifications, NotificationsObserver
 from scaler.notifications.senders import TargetKind, sender_of
 
 _THREADS = 4
 """For targets whose libraries block: so many of them may hang without keeping others from being told."""
 
 
-def configured_notifications(settings: NotificationSettings) -> Notifications:
+def configured_notifications(settings: NotificationSettings, observer: NotificationsObserver) -> Notifications:
     targets = settings.configs()
     threads = background_threads("notifications", _THREADS)
     return Notifications(
@@ -19,4 +20,9 @@ def configured_notifications(settings: NotificationSettings) -> Notifications:
             for each in targets
             if each.kind is not TargetKind.ALERTMANAGER
         },
+        followers=[
+            Alertmanager(each, settings.timeout, observer.sent)
+            for each in targets
+            if each.kind is TargetKind.ALERTMANAGER
+        ],
     )

@@ -156,7 +156,7 @@ class Wiring:
         return NotificationController(
             api,
             NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces),
-            configured_notifications(settings),
+            configured_notifications(settings, observer),
             DetailsReader(self.evaluator, self.decision_cache, self.links.of_notice if self.links else None).read,
             observer,
         )

@@ -136,9 +136,15 @@ class Webhook:
         await post_json(self._target, body, headers, self._timeout)
 
 
-async def post_json(target: TargetConfig, body: bytes, headers: Mapping[str, str], within: timedelta) -> None:
-    """To the URL of the target. Redirects are refused: what is signed is for one receiver. Raises: SendError."""
+async def post_json(
+    target: TargetConfig, body: bytes, headers: Mapping[str, str], within: timedelta, *, path: str = ""
+) -> None:
+    """To the URL of the target, with the path appended. Raises: SendError.
+
+    Redirects are refused: what is signed is for one receiver.
+    """
     url, token = secret_of(target.url_file, "address"), {}
+    url = url.rstrip("/") + path if path else url
     if target.token_file is not None:
         token = {"Authorization": f"Bearer {secret_of(target.token_file, 'token')}"}
     context = ssl.create_default_context(cafile=str(target.ca_file)) if target.ca_file else None

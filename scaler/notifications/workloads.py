@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from scaler.attachment.objects import NOTIFY_ANNOTATION
 from scaler.decision.candidate import HistoryLine
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.scale_subresources import is_scalable_workload
@@ -30,7 +31,6 @@ from scaler.kube.reflector import Reflector
 from scaler.notifications.notice import Mark, NotifiedWorkload, marks_of
 
 OWNER = "idlegpu.io/owner"
-NOTIFY = "idlegpu.io/notify"
 _OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
 """Owners stand in headers and in others' chats: nothing else than names and addresses."""
 
@@ -131,7 +131,7 @@ def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) ->
 
 
 def targets_of(annotations: Mapping[str, str], rules: OwnerRules) -> tuple[str, ...]:
-    named = annotations.get(NOTIFY)
+    named = annotations.get(NOTIFY_ANNOTATION)
     if named is None:
         return rules.default_targets
     wanted = [each.strip() for each in named.split(",")]

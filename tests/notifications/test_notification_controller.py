@@ -11,13 +11,14 @@ from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 from virtual_clock import VirtualClock
 
+from scaler.attachment.objects import NOTIFY_ANNOTATION as NOTIFY
 from scaler.decision.describe import timestamp
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
 from scaler.notifications.notice import MARK_PREFIX
 from scaler.notifications.senders import Content, SendError
-from scaler.notifications.workloads import NOTIFY, OWNER, NotifiedWorkloads, OwnerRules
+from scaler.notifications.workloads import OWNER, NotifiedWorkloads, OwnerRules
 from scaler.suspension.leader_api import LeaderApi, PatchApi
 
 RULES = OwnerRules(labels=("team",), targets=(TARGET,), default_targets=(TARGET,))
