@@ -36,6 +36,7 @@ from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
+from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.links import LinkConfig, LinkPages, Links
 from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.placement.node_watch import NodeWatch
@@ -153,12 +154,24 @@ class Wiring:
     def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:
         """Of the leader. It reads what is watched already, and runs only where targets are configured."""
         settings = self._settings.notifications
+        workloads = NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces)
+        configured, digest = configured_notifications(settings, observer), None
+        if settings.digest is not None and isinstance(self.source, PrometheusSource):
+            digest = WeeklyDigest(
+                settings.digest.config(),
+                api,
+                self.source,
+                senders=configured.senders,
+                owner_of=workloads.owner_of_namespace,
+                sent=observer.sent,
+            )
         return NotificationController(
             api,
-            NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces),
-            configured_notifications(settings, observer),
+            workloads,
+            configured,
             DetailsReader(self.evaluator, self.decision_cache, self.links.of_notice if self.links else None).read,
             observer,
+            digest=digest,
         )
 
     def link_pages(self) -> LinkPages | None:

@@ -18,6 +18,7 @@ import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.errors import KubeError
+from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.message import Details, content
 from scaler.notifications.notice import MARK_PREFIX, Mark, Notice, NotifiedWorkload, oldest_told, pending
 from scaler.notifications.schedule import DeliveryLimits, Message, Schedule
@@ -69,8 +70,10 @@ class NotificationController:
         details: DetailsOf,
         observer: NotificationsObserver,
         *,
+        digest: WeeklyDigest | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        self._digest = digest
         self._api = api
         self._workloads = workloads
         self._configured = configured
@@ -102,6 +105,8 @@ class NotificationController:
             for each in self._configured.followers:
                 told = [(source, workload) for source, workload in read if each.name in workload.targets]
                 tasks.create_task(_to_its_end(each.tell(told, now)))
+            if self._digest is not None:
+                tasks.create_task(_to_its_end(self._digest.tick(read, now)))
 
     # ------------------------------------------------------------------------------------------------------ what is due
 

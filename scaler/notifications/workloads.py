@@ -113,10 +113,12 @@ class NotifiedWorkloads:
         )
 
     def _owner(self, source: Source) -> str:
-        namespace = source.scaled_object.metadata.namespace
         objects = [source.scaled_object.metadata, *([source.scalable.metadata] if source.scalable else [])]
+        return owner_of([objects], self._rules.labels) or self.owner_of_namespace(source.holder.namespace)
+
+    def owner_of_namespace(self, namespace: str) -> str:
         found = self._namespaces.get("", namespace) if self._namespaces is not None else None
-        return owner_of([objects, [found.metadata] if found else []], self._rules.labels) or namespace
+        return owner_of([[found.metadata] if found else []], self._rules.labels) or namespace
 
 
 def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) -> str:

@@ -387,6 +387,8 @@ class Settings(Section):
             raise ValueError("prometheus.url and dcgm.endpoints are both set; configure one source")
         if self.wake and not self.prometheus.url:
             raise ValueError("wake queries need prometheus.url")
+        if self.notifications.digest and not self.prometheus.url:
+            raise ValueError("notifications.digest needs prometheus.url")
         idle_after, max_window = self.defaults.idle_after or Policy().idle_after, self.evaluation.max_window
         if idle_after > max_window:
             raise ValueError(

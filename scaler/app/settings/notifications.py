@@ -7,9 +7,11 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Section
+from scaler.notifications.digest import DigestConfig
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import TargetConfig, TargetKind
 from scaler.notifications.workloads import OwnerRules
+from scaler.reclaim.budgets.hours import Weekday, read_zone
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 """Part of the name of an annotation."""
@@ -72,6 +74,30 @@ class LinkSettings(Section):
     """How long a workload is kept by a link."""
 
 
+class DigestSettings(Section):
+    """A message a week to each team (namespace) about its GPU-hours held idle and given back; needs `prometheus.url`,
+    and that this Prometheus scrapes the scaler.
+    """
+
+    weekday: Weekday = Weekday.MON
+    """Day of the digest."""
+    hour: int = Field(default=9, ge=0, le=23)
+    """Hour of the day."""
+    time_zone: str
+    """IANA name of the time zone of day and hour, such as `Europe/Berlin`."""
+    targets: tuple[TargetName, ...] = Field(min_length=1)
+    """Targets that get it. Not Alertmanager."""
+
+    @field_validator("time_zone")
+    @classmethod
+    def _is_a_zone(cls, name: str) -> str:
+        read_zone(name)
+        return name
+
+    def config(self) -> DigestConfig:
+        return self.into(DigestConfig, weekday=[*Weekday].index(self.weekday), zone=read_zone(self.time_zone))
+
+
 class NotificationSettings(Section):
     """What owners are told; see notifications.md. Off without targets."""
 
@@ -91,6 +117,8 @@ class NotificationSettings(Section):
     retry: RetrySettings = RetrySettings()
     links: LinkSettings | None = None
     """None: messages have no links, and the path /answer does not exist."""
+    digest: DigestSettings | None = None
+    """None: there is no weekly digest."""
 
     @field_validator("targets")
     @classmethod
@@ -108,6 +136,10 @@ class NotificationSettings(Section):
         unknown = sorted({*self.default_targets} - {each.name for each in self.targets})
         if unknown:
             raise ValueError(f"defaultTargets: {', '.join(unknown)} is no target")
+        told = {each.name for each in self.targets if each.kind is not TargetKind.ALERTMANAGER}
+        unknown = sorted({*self.digest.targets} - told) if self.digest is not None else []
+        if unknown:
+            raise ValueError(f"digest.targets: {', '.join(unknown)} is no target that gets messages")
         return self
 
     def configs(self) -> list[TargetConfig]:
