@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 import structlog
 
-from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.errors import KubeError
 from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.message import Details, content
 from scaler.notifications.notice import MARK_PREFIX, Mark, Notice, NotifiedWorkload, oldest_told, pending
-from scaler.notifications.schedule import DeliveryLimits, Message, Schedule
+from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
 from scaler.notifications.senders import Sender, SendError
 from scaler.notifications.workloads import NotifiedWorkloads, Source
 from scaler.suspension.leader_api import PatchApi
@@ -93,11 +93,14 @@ class NotificationController:
             await every(interval, self.tick, asyncio.Event(), name="notification", clock=self._clock)
 
     async def tick(self, now: datetime) -> None:
-        read = [(source, self._with_own_marks(workload)) for source, workload in self._workloads.all()]
+        read, turns = [], Turns()
+        for source, workload in self._workloads.all():
+            read.append((source, self._with_own_marks(workload)))
+            await turns.give_way()
         sources = {workload.uid: source for source, workload in read}
         self._marks = {key: mark for key, mark in self._marks.items() if key[0] in sources}
         await self._write_marks(sources)
-        notices = self._pending([workload for _, workload in read], now)
+        notices = await self._pending([workload for _, workload in read], now)
         due = self._schedule.due(notices, now)
         async with asyncio.TaskGroup() as tasks:
             for message in due:
@@ -122,14 +125,16 @@ class NotificationController:
                 own[target] = mark
         return replace(workload, marks={**workload.marks, **own}) if own else workload
 
-    def _pending(self, workloads: Sequence[NotifiedWorkload], now: datetime) -> list[Notice]:
+    async def _pending(self, workloads: Sequence[NotifiedWorkload], now: datetime) -> list[Notice]:
         oldest = oldest_told(self._configured.limits.give_up_after, now)
         found: list[Notice] = []
+        turns = Turns()
         for workload in workloads:
+            await turns.give_way()
             for target in workload.targets:
                 if target in self._configured.senders:
                     mark = workload.marks.get(target)
-                    if mark is not None:
+                    if mark is not None and mark.delivered_at > now - COUNTED:
                         self._schedule.count((target, workload.owner), mark.delivered_at)
                     found += pending(workload, target, not_before=oldest)
         self._report(found, oldest, now)

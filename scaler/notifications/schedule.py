@@ -22,7 +22,8 @@ from itertools import groupby
 
 from scaler.notifications.notice import Notice, message_id
 
-_HOUR = timedelta(hours=1)
+COUNTED = timedelta(hours=1)
+"""How long a delivery counts for the limit of its owner."""
 _MOST_DOUBLINGS = 30
 
 Channel = tuple[str, str]
@@ -77,7 +78,7 @@ class Schedule:
         found = [(channel, tuple(group)) for channel, group in by_channel]
         waiting = {channel for channel, _ in found}
         self._failures = {each: failure for each, failure in self._failures.items() if each in waiting}
-        self._forget_before(now - _HOUR)
+        self._forget_before(now - COUNTED)
         return [
             Message(target=channel[0], owner=channel[1], notices=group)
             for channel, group in found

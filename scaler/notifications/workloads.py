@@ -28,7 +28,7 @@ from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.reflector import Reflector
-from scaler.notifications.notice import Mark, NotifiedWorkload, marks_of
+from scaler.notifications.notice import NotifiedWorkload, marks_of
 
 OWNER = "idlegpu.io/owner"
 _OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
@@ -61,26 +61,40 @@ class Source:
         return (SCALABLE_WORKLOAD if self.scalable else SCALED_OBJECT).path(*self.holder.key)
 
 
+_Versions = tuple[str, str, str]
+
+
 class NotifiedWorkloads:
-    """Reads a history again only when its object has changed."""
+    """Reads a workload again only when one of its objects has changed."""
 
     def __init__(self, cluster: ClusterState, rules: OwnerRules, namespaces: Reflector[Namespace] | None) -> None:
         self._cluster = cluster
         self._rules = rules
         self._namespaces = namespaces
-        self._read: dict[str, tuple[str, tuple[HistoryLine, ...], Mapping[str, Mark]]] = {}
+        self._read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
 
     def all(self) -> Iterator[tuple[Source, NotifiedWorkload]]:
         """Those with a history. Each is once in it, however many ScaledObjects scale it."""
-        seen: dict[str, tuple[str, tuple[HistoryLine, ...], Mapping[str, Mark]]] = {}
+        read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
         for scaled_object in self._cluster.scaled_objects.items():
             source = self._source(scaled_object)
-            if source is None or source.holder.uid in seen:
+            if source is None or (uid := source.holder.uid) in read:
                 continue
-            known = seen[source.holder.uid] = self._known(source)
-            if known[1]:
-                yield source, self._workload(source, lines=known[1], marks=known[2])
-        self._read = seen
+            versions, known = self._versions(source), self._read.get(uid)
+            if known is None or known[0] != versions:
+                known = versions, source, self._workload(source)
+            read[uid] = known
+            if known[2].lines:
+                yield known[1], known[2]
+        self._read = read
+
+    def _versions(self, source: Source) -> _Versions:
+        found = self._namespace(source.holder.namespace)
+        return (
+            source.scaled_object.metadata.resource_version,
+            source.holder.resource_version,
+            found.metadata.resource_version if found is not None else "",
+        )
 
     def _source(self, scaled_object: ScaledObject) -> Source | None:
         target = scaled_object.spec.scale_target_ref
@@ -89,16 +103,7 @@ class NotifiedWorkloads:
         scalable = self._cluster.scalable_workloads.get(scaled_object.metadata.namespace, target.name)
         return None if scalable is None else Source(scaled_object=scaled_object, scalable=scalable)
 
-    def _known(self, source: Source) -> tuple[str, tuple[HistoryLine, ...], Mapping[str, Mark]]:
-        holder = source.holder
-        known = self._read.get(holder.uid)
-        if known is not None and known[0] == holder.resource_version:
-            return known
-        return holder.resource_version, tuple(_history(source)), marks_of(holder.annotations)
-
-    def _workload(
-        self, source: Source, *, lines: tuple[HistoryLine, ...], marks: Mapping[str, Mark]
-    ) -> NotifiedWorkload:
+    def _workload(self, source: Source) -> NotifiedWorkload:
         metadata, target = source.scaled_object.metadata, source.scaled_object.spec.scale_target_ref
         return NotifiedWorkload(
             namespace=metadata.namespace,
@@ -108,8 +113,8 @@ class NotifiedWorkloads:
             target_name=target.name,
             owner=self._owner(source),
             targets=targets_of(metadata.annotations, self._rules),
-            lines=lines,
-            marks=marks,
+            lines=tuple(_history(source)),
+            marks=marks_of(source.holder.annotations),
         )
 
     def _owner(self, source: Source) -> str:
@@ -117,8 +122,11 @@ class NotifiedWorkloads:
         return owner_of([objects], self._rules.labels) or self.owner_of_namespace(source.holder.namespace)
 
     def owner_of_namespace(self, namespace: str) -> str:
-        found = self._namespaces.get("", namespace) if self._namespaces is not None else None
+        found = self._namespace(namespace)
         return owner_of([[found.metadata] if found else []], self._rules.labels) or namespace
+
+    def _namespace(self, name: str) -> Namespace | None:
+        return self._namespaces.get("", name) if self._namespaces is not None else None
 
 
 def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) -> str:

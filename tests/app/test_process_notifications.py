@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
 from http_stub import HttpStub, Received, Reply
 from running_scaler import Process, gpus, metric, run_gang, settings_document
 from small_cluster import NAME, SmallCluster, until
 from smtp_stub import SmtpStub
+
+from scaler.kube.objects.resources import SCALED_OBJECT
 
 TRIGGER = {"idleAfter": "3s", "warning": "2s", "warmUp": "0s"}
 
@@ -27,7 +30,8 @@ async def cluster(cluster: SmallCluster) -> SmallCluster:
 @asynccontextmanager
 async def settings(cluster: SmallCluster, tmp_path: Path, **urls: str) -> AsyncIterator[Path]:
     """A file with a webhook, and mail where it has an address."""
-    targets: list[dict[str, Any]] = []
+    key, targets = tmp_path / "link-keys", list[dict[str, Any]]()
+    key.write_text("k" * 32)
     for name, url in urls.items():
         file = tmp_path / name
         file.write_text(url)
@@ -42,6 +46,7 @@ async def settings(cluster: SmallCluster, tmp_path: Path, **urls: str) -> AsyncI
                 "defaultTargets": [*urls],
                 "groupFor": "200ms",
                 "retry": {"base": "300ms", "max": "600ms"},
+                "links": {"baseUrl": "http://gpus.example.com", "keyFile": str(key)},
             },
         )
         document["kubernetes"]["lease"] |= {"duration": "3s", "renewDeadline": "2s"}
@@ -114,7 +119,7 @@ async def test_an_owner_reads_the_evidence_and_what_happens_when(cluster: SmallC
     text = smtp.mails[0].get_content()
     assert f"ScalableWorkload demo/{NAME} will be suspended" in text
     assert "2 GPUs idle since" in text
-    assert f"kubectl idlegpu keep demo/{NAME} --for 4h" in text
+    assert "to keep it: http://gpus.example.com/answer/keep/" in text
     assert "floor 1 %" in text
 
 
@@ -180,3 +185,25 @@ async def test_a_change_of_the_leader_repeats_nothing(cluster: SmallCluster, tmp
 
 async def _leads(one: Process) -> bool:
     return await metric(one.http_port, "idle_gpu_scaler_leader") == 1
+
+
+async def test_a_link_keeps_the_workload_and_only_its_button_does(cluster: SmallCluster, tmp_path: Path) -> None:
+    with HttpStub(lambda _: Reply(b"")) as hook:
+        async with (
+            settings(cluster, tmp_path, hook=hook.url) as path,
+            Process(tmp_path / "log", "run", "--config", str(path)) as one,
+            aiohttp.ClientSession() as browser,
+        ):
+            await one.listens()
+            await until(is_told(hook, "Warned"))
+            link = notices(hook)[0]["links"]["keep"]
+            url = link.replace("http://gpus.example.com", f"http://127.0.0.1:{one.http_port}")
+            async with browser.get(url) as page:
+                assert page.status == 200
+            before = await cluster.read(SCALED_OBJECT, NAME)
+            assert "idlegpu.io/keep-until" not in before["metadata"].get("annotations", {})
+            async with browser.post(url) as done:
+                assert done.status == 200
+            await until(lambda: _is_in_state(cluster, "Kept"))
+            async with browser.post(url) as again:
+                assert again.status == 410
