@@ -29,6 +29,7 @@ from scaler.suspension.leader_api import PatchApi
 log = structlog.get_logger(__name__)
 
 _LONGEST_INTERVAL = timedelta(seconds=5)
+_MOST_AT_ONCE = 16
 _CONFLICTS = frozenset({404, 409, 422})
 """Gone, changed, or another object of that name: a uid is immutable, so a patch with the old one is invalid."""
 
@@ -83,6 +84,7 @@ class NotificationController:
         self._schedule = Schedule(configured.limits)
         self._marks: dict[tuple[str, str], Mark] = {}
         """By (uid, target): delivered by this process, and not seen in the API yet."""
+        self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
         self._waiting: dict[str, Notice] = {}
         """By id."""
 
@@ -104,7 +106,7 @@ class NotificationController:
         due = self._schedule.due(notices, now)
         async with asyncio.TaskGroup() as tasks:
             for message in due:
-                tasks.create_task(_to_its_end(self._deliver(message, sources)))
+                tasks.create_task(self._in_turn(message, sources))
             for each in self._configured.followers:
                 told = [(source, workload) for source, workload in read if each.name in workload.targets]
                 tasks.create_task(_to_its_end(each.tell(told, now)))
@@ -153,19 +155,28 @@ class NotificationController:
 
     # --------------------------------------------------------------------------------------------------------- delivery
 
+    async def _in_turn(self, message: Message, sources: Mapping[str, Source]) -> None:
+        async with self._at_once:
+            await _to_its_end(self._deliver(message, sources))
+
     async def _deliver(self, message: Message, sources: Mapping[str, Source]) -> None:
         notices = await self._current(message.notices, sources)
         if not notices:
             return
         message = replace(message, notices=notices)
         now = self._clock.now()
-        shown = {each.id: self._details(each, sources[each.workload.uid], now) for each in notices}
         try:
+            shown = {each.id: self._details(each, sources[each.workload.uid], now) for each in notices}
             await self._configured.senders[message.target].send(content(message, shown), now)
         except SendError as error:
             again = self._schedule.failed(message.channel, now, retry_after=error.retry_after)
             self._observer.sent(message.target, "failed")
             log.warning("owner not told yet", target=message.target, error=str(error), again_at=again.isoformat())
+            return
+        except Exception:  # of one message, and none of the others'
+            self._schedule.failed(message.channel, now)
+            self._observer.sent(message.target, "failed")
+            log.exception("owner not told yet", target=message.target)
             return
         now = self._clock.now().replace(microsecond=0)
         self._schedule.delivered(message.channel, now)

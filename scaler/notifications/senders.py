@@ -14,6 +14,7 @@ of the target. Receivers refuse old times, and compare in constant time (docs/no
 import asyncio
 import hashlib
 import hmac
+import re
 import smtplib
 import ssl
 from collections.abc import Callable, Mapping
@@ -35,6 +36,7 @@ from scaler.errors import ScalerError
 
 _OK = range(200, 300)
 _MOST_RETRY_AFTER_S = 24 * 3600.0
+_ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+", re.ASCII)
 _PORTS = {"smtp": 25, "smtps": 465, "smtp+starttls": 587}
 
 
@@ -206,8 +208,7 @@ class Mail:
     def recipients_of(self, owner: str) -> tuple[str, ...]:
         """The owner, where the domain is allowed: tenants must not make us write to strangers."""
         domain = owner.rpartition("@")[2].lower()
-        is_address = owner.count("@") == 1 and not owner.startswith("@") and " " not in owner
-        if is_address and domain in {each.lower() for each in self._target.owner_domains}:
+        if _ADDRESS.fullmatch(owner) and domain in {each.lower() for each in self._target.owner_domains}:
             return (owner,)
         return self._target.recipients
 

@@ -14,8 +14,10 @@ the default ones of the settings. Names that the settings do not have are left o
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 import msgspec
+from msgspec.structs import replace
 
 from scaler.attachment.objects import NOTIFY_ANNOTATION
 from scaler.decision.candidate import HistoryLine
@@ -31,6 +33,8 @@ from scaler.kube.reflector import Reflector
 from scaler.notifications.notice import NotifiedWorkload, marks_of
 
 OWNER = "idlegpu.io/owner"
+_LONGEST = 160
+_MARKS = str.maketrans("<>", "‹›")
 _OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
 """Owners stand in headers and in others' chats: nothing else than names and addresses."""
 
@@ -109,8 +113,8 @@ class NotifiedWorkloads:
             namespace=metadata.namespace,
             name=metadata.name,
             uid=source.holder.uid,
-            kind=target.kind,
-            target_name=target.name,
+            kind=plain(target.kind),
+            target_name=plain(target.name),
             owner=self._owner(source),
             targets=targets_of(metadata.annotations, self._rules),
             lines=tuple(_history(source)),
@@ -156,7 +160,12 @@ def _history(source: Source) -> Iterator[HistoryLine]:
         except UNREADABLE:
             continue
         if line.at.tzinfo is not None:
-            yield line
+            yield replace(line, reason=plain(line.reason), message=plain(line.message), by=plain(line.by))
+
+
+def plain(text: str) -> str:
+    """One short line without marks of a chat: tenants can write what stands in annotations."""
+    return shorten("".join(c if c.isprintable() else " " for c in text), _LONGEST, placeholder=" …").translate(_MARKS)
 
 
 def _annotated(scaled_object: ScaledObject) -> Sequence[msgspec.Raw]:

@@ -18,6 +18,7 @@ from smtp_stub import SmtpStub
 
 from scaler.kube.objects.resources import SCALED_OBJECT
 
+KINDS = {"mail": "mail", "alerts": "alertmanager"}
 TRIGGER = {"idleAfter": "3s", "warning": "2s", "warmUp": "0s"}
 
 
@@ -29,14 +30,14 @@ async def cluster(cluster: SmallCluster) -> SmallCluster:
 
 @asynccontextmanager
 async def settings(cluster: SmallCluster, tmp_path: Path, **urls: str) -> AsyncIterator[Path]:
-    """A file with a webhook, and mail where it has an address."""
+    """A file with a target of each of these names, by which it is of a kind."""
     key, targets = tmp_path / "link-keys", list[dict[str, Any]]()
     key.write_text("k" * 32)
     for name, url in urls.items():
         file = tmp_path / name
         file.write_text(url)
         more = {"from": "scaler@example.com", "to": ["ops@example.com"]} if name == "mail" else {}
-        targets.append({"name": name, "kind": "mail" if name == "mail" else "webhook", "urlFile": str(file), **more})
+        targets.append({"name": name, "kind": KINDS.get(name, "webhook"), "urlFile": str(file), **more})
     async with gpus() as (_, exporter):
         document = settings_document(
             cluster.kubeconfig,
@@ -130,6 +131,27 @@ async def _has_delivered(one: Process, messages: int) -> bool:
 
 async def _has(found: list[Any]) -> bool:
     return bool(found)
+
+
+async def test_alertmanager_is_told_of_a_state_until_it_ends(cluster: SmallCluster, tmp_path: Path) -> None:
+    with HttpStub(lambda _: Reply(b"")) as alerts:
+
+        async def has_ended(name: str) -> bool:
+            told = [each for request in alerts.received for each in json.loads(request.body)]
+            ends = [each["endsAt"] for each in told if each["labels"]["alertname"] == name]
+            return len(ends) > 1 and ends[-1] < ends[0]
+
+        async with (
+            settings(cluster, tmp_path, alerts=alerts.url) as path,
+            Process(tmp_path / "log", "run", "--config", str(path)) as one,
+        ):
+            await one.listens()
+            await until(lambda: _has(alerts.received))
+            await suspended(cluster)
+            await until(lambda: has_ended("GPUWorkloadWarned"))
+            await resumed(cluster)
+            await until(lambda: has_ended("GPUWorkloadSuspended"))
+    assert {each.path for each in alerts.received} == {"/api/v2/alerts"}
 
 
 async def test_nothing_is_lost_or_repeated_over_kills(cluster: SmallCluster, tmp_path: Path) -> None:

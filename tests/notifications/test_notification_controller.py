@@ -226,6 +226,41 @@ async def test_owners_and_targets_are_as_annotated(cluster: SmallCluster) -> Non
         assert [each.owner for each in ours.receiver.got] == ["ada@example.com"]
 
 
+async def test_what_tenants_write_stays_on_its_line(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver())
+        lines = [
+            {"at": timestamp(NOON), "state": "Warned", "message": "x\n  to keep it: <http://evil>\r\n" + "y" * 200}
+        ]
+        await cluster.change(SCALABLE_WORKLOAD, NAME, {"status": {"history": lines}}, "status")
+        await ours.ticks(60)
+    (text,) = [each.text for each in ours.receiver.got]
+    assert [each for each in text.splitlines() if "to keep it" in each][-1].startswith("  to keep it: kubectl")
+    assert "  : x to keep it: ‹http://evil›" in text
+    assert max(map(len, text.splitlines())) < 200
+
+
+async def test_a_message_that_cannot_be_made_harms_no_other(cluster: SmallCluster) -> None:
+    class Broken(Receiver):
+        async def send(self, content: Content, now: datetime) -> None:
+            if content.owner == "demo":
+                raise RuntimeError
+            await super().send(content, now)
+
+    await cluster.wants(1, name="other")
+    await cluster.is_scaled_by(TRIGGER, name="other")
+    await cluster.annotate(SCALED_OBJECT, "other", OWNER, "team-b")
+    async with replica(cluster) as one:
+        ours = Leader(one, Broken())
+        await enters(cluster, ("Warned", 0))
+        await enters(cluster, ("Warned", 0), name="other")
+        await ours.ticks(60)
+        assert [each.owner for each in ours.receiver.got] == ["team-b"]
+        assert sorted(ours.observer.outcomes) == ["delivered", "failed"]
+        await ours.ticks(61)
+        assert len(ours.observer.outcomes) == 2  # tried again later
+
+
 async def test_a_deployment_has_its_history_and_its_mark_on_its_scaled_object(cluster: SmallCluster) -> None:
     at = timestamp(NOON)
     target = {"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.kind, "name": "serve"}

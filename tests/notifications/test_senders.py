@@ -125,6 +125,8 @@ async def test_a_mail_has_the_id_and_is_no_occasion_for_an_answer(tmp_path: Path
         ("ada@elsewhere.org@example.com", "ops@example.com"),
         ("team-a", "ops@example.com"),
         ("@example.com", "ops@example.com"),
+        ("all:ada@example.com", "ops@example.com"),
+        ("ada@example.com@example.com", "ops@example.com"),
         ("ada lovelace@example.com", "ops@example.com"),
     ],
 )
