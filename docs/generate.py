@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent
 VERBS = ("", "run", "explain", "plan", "pending", "queues", "keep", "wake", "policy test", "doctor", "version", "demo")
 FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim", "admission",
-    "reporting", "kube", "tls", "app",
+    "reporting", "notifications", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 

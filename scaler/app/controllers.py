@@ -76,6 +76,7 @@ class LeaderControllers:
             observe=sink.metrics.boosted_workloads.set,
         )
         self.attachment = _attachment(settings, wiring, api)
+        self._notifications = wiring.notifications(api, sink)
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
         self._admission: tuple[Controller, ...] = () if shared.is_confined else (checks,)
@@ -87,6 +88,7 @@ class LeaderControllers:
         async with asyncio.TaskGroup() as tasks:
             for each in (*self._woken, *self._admission, self.attachment):
                 tasks.create_task(each.run(), name=each.name)
+            tasks.create_task(self._notifications.run(), name=self._notifications.name)
 
     def wake(self) -> None:
         for each in self._woken:

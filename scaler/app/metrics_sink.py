@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 
 import structlog
 
@@ -117,6 +118,13 @@ class MetricsSink:
         failed = "broken" if error else "ok"
         outcome = str(error.status) if isinstance(error, KubeError) else failed
         self.metrics.reconcile_seconds.labels(outcome=outcome).observe(seconds)
+
+    def sent(self, target: str, outcome: str) -> None:
+        """A message to an owner."""
+        self.metrics.notifications_total.labels(target, outcome).inc()
+
+    def oldest_pending(self, age: timedelta) -> None:
+        self.metrics.oldest_pending_notification_seconds.set(age.total_seconds())
 
 
 def _stages(entry: LedgerEntry) -> Iterator[tuple[str, float]]:

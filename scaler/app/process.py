@@ -215,6 +215,7 @@ class Runtime:
                 queries=self.queries,
             ),
             tls=self._certificates.http,
+            routes=pages.routes() if (pages := self._wiring.link_pages()) is not None else (),
         )
         self.http_port = await http.start()
         self._stack.push_async_callback(http.stop)

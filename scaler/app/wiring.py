@@ -17,6 +17,7 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
+from scaler.app.targets import configured_notifications
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget
 from scaler.decision.cluster_state import seconds_since_heard
@@ -33,6 +34,11 @@ from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.notifications.controller import NotificationController, NotificationsObserver
+from scaler.notifications.details import DetailsReader
+from scaler.notifications.digest import WeeklyDigest
+from scaler.notifications.links import LinkConfig, LinkPages, Links
+from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
 from scaler.reclaim.planner import Planner
@@ -45,6 +51,7 @@ from scaler.reporting.usage.gpu_usage import GpuUsageReader
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.samples.prometheus import PrometheusSource
+from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import Switch
 
 MISSED_TICKS = 3
@@ -83,6 +90,8 @@ class Wiring:
         self.evaluator = self._evaluator(changed, sink, published)
         self._nodes = self._node_watch()
         self.planner = self._planner()
+        links = settings.notifications.links
+        self.links = Links(links.into(LinkConfig)) if links is not None else None
         self.admission = self._admission()
 
     @classmethod
@@ -141,6 +150,33 @@ class Wiring:
             models=models,
             changed=changed,
         )
+
+    def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:
+        """Of the leader. It reads what is watched already, and runs only where targets are configured."""
+        settings = self._settings.notifications
+        workloads = NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces)
+        configured, digest = configured_notifications(settings, observer), None
+        if settings.digest is not None and isinstance(self.source, PrometheusSource):
+            digest = WeeklyDigest(
+                settings.digest.config(),
+                api,
+                self.source,
+                senders=configured.senders,
+                owner_of=workloads.owner_of_namespace,
+                sent=observer.sent,
+            )
+        return NotificationController(
+            api,
+            workloads,
+            configured,
+            DetailsReader(self.evaluator, self.decision_cache, self.links.of_notice if self.links else None).read,
+            observer,
+            digest=digest,
+        )
+
+    def link_pages(self) -> LinkPages | None:
+        """None where no links are configured."""
+        return LinkPages(self.links, self.transport, self.cluster.scaled_objects.get) if self.links else None
 
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""

@@ -31,6 +31,8 @@ from scaler.quota.from_objects.queues import selector_of
 
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""
+NOTIFY_ANNOTATION = "idlegpu.io/notify"
+"""On a ScaledObject: targets of the settings that tell its owner, separated by commas."""
 _NAME_LENGTH = 54
 """KEDA's HorizontalPodAutoscaler is named `keda-hpa-` and the ScaledObject's name; a label has up to 63 characters."""
 
@@ -53,6 +55,7 @@ def policy_of(found: idlegpu.IdlePolicy) -> AttachmentPolicy:
             for n, each in enumerate(spec.exclude)
         ),
         metadata=_metadata(spec, problems),
+        notify=spec.notify,
         problem="; ".join(problems),
     )
 
@@ -140,8 +143,9 @@ def scalable_workload(job: Job, said: Followed) -> Json:
 
 
 def scaled_object(job: Job, said: Followed, target: TriggerTarget) -> Json:
+    notify = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
     return {
-        **_header(SCALED_OBJECT, job, said, {SOURCES_ANNOTATION: _json(said.sources)}),
+        **_header(SCALED_OBJECT, job, said, {SOURCES_ANNOTATION: _json(said.sources), **notify}),
         "spec": {
             "scaleTargetRef": scale_target(job),
             "minReplicaCount": 0,

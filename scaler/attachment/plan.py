@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from scaler.attachment.objects import (
+    NOTIFY_ANNOTATION,
     POLICY_ANNOTATION,
     TriggerTarget,
     attached_name,
@@ -252,7 +253,10 @@ def _update(found: ScalableWorkload | ScaledObject, body: Json) -> list[Write]:
         if isinstance(found, ScaledObject)
         else (SCALABLE_WORKLOAD, {"jobRef": body["spec"]["jobRef"]})
     )
-    patch = {"metadata": {each: wanted[each] for each in ("labels", "annotations", "ownerReferences")}, "spec": spec}
+    header = {each: wanted[each] for each in ("labels", "annotations", "ownerReferences")}
+    if NOTIFY_ANNOTATION in metadata.annotations:  # perhaps of a policy that says so no more
+        header["annotations"] = {NOTIFY_ANNOTATION: None, **header["annotations"]}
+    patch = {"metadata": header, "spec": spec}
     return [Write(verb=Verb.PATCH, resource=resource, namespace=metadata.namespace, name=metadata.name, body=patch)]
 
 

@@ -130,6 +130,8 @@ class AttachmentPolicy:
     exclude: tuple[Exclusion, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The trigger metadata that it sets."""
+    notify: tuple[str, ...] = ()
+    """Targets that tell owners. Empty: the policy does not say."""
     problem: str = ""
     """Why it is not valid, in words; empty where it is. Its selector is then what of it can be read."""
 
@@ -177,6 +179,7 @@ class Followed:
     """The trigger metadata of its ScaledObject. Empty where it is excluded."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Which policy each key of the metadata is from."""
+    notify: tuple[str, ...] = ()
     excluded: Exclusion | None = None
     problem: str = ""
     """Why it must not be attached, in words: the policy is not valid, or what it and the cluster's say together."""
@@ -210,7 +213,8 @@ def _completed(policy: AttachmentPolicy, farther: AttachmentPolicy | None) -> Fo
         if sources["idleAfterUnderPressure"] == str(policy):
             return _observed(policy, f"idleAfterUnderPressure, with the idleAfter of {farther}: {problem}")
         del metadata["idleAfterUnderPressure"], sources["idleAfterUnderPressure"]  # its own idleAfter is shorter
-    return Followed(policy=policy, metadata=metadata, sources=sources)
+    notify = policy.notify or (farther.notify if farther is not None else ())
+    return Followed(policy=policy, metadata=metadata, sources=sources, notify=notify)
 
 
 def _problem_of(metadata: Mapping[str, str]) -> str:

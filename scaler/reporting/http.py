@@ -70,12 +70,22 @@ class HttpTls:
 
 
 class HttpServer:
-    def __init__(self, address: str, metrics: Metrics, views: Views, *, tls: HttpTls | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        metrics: Metrics,
+        views: Views,
+        *,
+        tls: HttpTls | None = None,
+        routes: Sequence[web.AbstractRouteDef] = (),
+    ) -> None:
+        """`routes` are those of others, beside its own."""
         self._address = address
         self._tls = tls
         self._host, self._port = _split(address)
         self._metrics = metrics
         self._views = views
+        self._routes = routes
         self._runner: web.AppRunner | None = None
 
     @cached_property
@@ -102,6 +112,7 @@ class HttpServer:
                 web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(lambda at: queries.gang(**at.match_info))),
                 web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._plan)),
                 web.get("/", self._get_page),
+                *self._routes,
             ]
         )
         self._runner = web.AppRunner(app, access_log=None)

@@ -178,7 +178,8 @@ LABELS = {
     "attributed": "`yes` for series that name a GPU and a pod, `no` for others.",
     "source": "`prometheus` or `dcgm`.",
     "query": "Name of the signal, `demand`, or `scrape`.",
-    "outcome": "How it ended: `ok` or what went wrong. Of reallocated GPUs: `Admitted`, `Taken` or `Cancelled`.",
+    "outcome": "How it ended: `ok` or what went wrong. Of reallocated GPUs: `Admitted`, `Taken` or `Cancelled`. "
+    "Of messages: `delivered`, `failed` or `expired`.",
     "gpu_node": "A node on which GPUs are not trusted, the worst `metrics.nodes` of them.",
     "stage": "Of a gang that waits: `Quota` or `AdmissionCheck`. Of a reclaim plan: `Suspending` (granted until "
     "deactivated), `Releasing` (until the pods are gone), `Admitting` (until the gang is admitted).",
@@ -190,6 +191,7 @@ LABELS = {
     "provisioning_class": "Name of the provisioning class.",
     "method": "RPC of the external scaler: `IsActive`, `GetMetricSpec`, `GetMetrics`, `StreamIsActive`.",
     "code": "gRPC status code.",
+    "target": "Target of notifications, as the settings name it.",
     "use": "`grpc` or `http` for the certificate that is served there, `grpc-clients` or `http-clients` for the "
     "authorities of its clients.",
     "verb": "Verb of the Kubernetes API.",

@@ -255,6 +255,15 @@ class Metrics(MetricSet):
         unit="1",
     )
 
+    _notifications = MetricSection("Notifications", LEADER)
+    notifications_total = _notifications.counter(
+        "Messages to owners by outcome; a failed one is tried again, of an expired one nobody was told.",
+        ("target", "outcome"),
+    )
+    oldest_pending_notification_seconds = _notifications.gauge(
+        "Age of the oldest state that an owner is still to be told of; 0 without one."
+    )
+
     _health = MetricSection("Health", EACH)
     build_info = _health.gauge("Version of this process.", ("version",), unit="1")
     rpc_seconds = _health.histogram("Time to answer KEDA.", ("method", "code"), buckets=_FAST)

@@ -173,6 +173,15 @@ def test_a_change_of_the_policy_changes_the_scaled_object_and_not_the_replicas(c
     assert cluster.standing() == ((1, 1, 0, 1), [])
 
 
+def test_who_is_told_is_on_the_scaled_object_and_goes_with_the_policy_s_word(cluster):
+    cluster.policies = [policy("a", notify=["chat", "mail"])]
+    cluster.settle()
+    assert cluster.get(SCALED_OBJECT)["metadata"]["annotations"]["idlegpu.io/notify"] == "chat, mail"
+    cluster.policies = [policy("a")]
+    assert cluster.settle() == [f"patch ScaledObject {NAME}"]
+    assert "idlegpu.io/notify" not in cluster.get(SCALED_OBJECT)["metadata"]["annotations"]
+
+
 @pytest.mark.parametrize(
     "change", [{"maxReplicaCount": 5}, {"minReplicaCount": 1}, {"triggers": []}, {"fallback": {"replicas": 0}}]
 )

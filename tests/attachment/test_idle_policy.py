@@ -96,6 +96,13 @@ def test_fields_are_completed_by_the_policy_of_the_cluster_one_by_one():
     }
 
 
+def test_targets_are_those_of_the_nearest_policy_that_names_some():
+    own, cluster = policy("a"), cluster_policy("b", notify=["chat"])
+    assert followed(JOB, in_order([own, cluster]), at()).notify == ("chat",)
+    assert followed(JOB, in_order([policy("a", notify=["none"]), cluster]), at()).notify == ("none",)
+    assert followed(JOB, in_order([own]), at()).notify == ()
+
+
 def test_only_the_policy_that_the_job_would_follow_otherwise_completes_it():
     own, first, second = policy("a"), cluster_policy("b", gpus="any"), cluster_policy("c", mode="Enforce")
     assert followed(JOB, in_order([own, second, first]), at()).metadata == {"mode": "observe", "gpus": "any"}

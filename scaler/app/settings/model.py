@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
+from scaler.app.settings.notifications import NotificationSettings
 from scaler.app.settings.reclaim import ReclaimSettings
 from scaler.errors import ConfigurationError
 from scaler.idleness import relabel
@@ -361,6 +362,7 @@ class Settings(Section):
     wake: tuple[WakeSettings, ...] = ()
     """Wake queries of the operator; they need `prometheus.url`."""
     keda: KedaSettings = KedaSettings()
+    notifications: NotificationSettings = NotificationSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
@@ -385,6 +387,8 @@ class Settings(Section):
             raise ValueError("prometheus.url and dcgm.endpoints are both set; configure one source")
         if self.wake and not self.prometheus.url:
             raise ValueError("wake queries need prometheus.url")
+        if self.notifications.digest and not self.prometheus.url:
+            raise ValueError("notifications.digest needs prometheus.url")
         idle_after, max_window = self.defaults.idle_after or Policy().idle_after, self.evaluation.max_window
         if idle_after > max_window:
             raise ValueError(

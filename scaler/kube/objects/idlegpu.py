@@ -177,6 +177,7 @@ class IdlePolicySpec(Struct, frozen=True):
     reclaim: str = ""
     idle_after_under_pressure: str = ""
     warning: str = ""
+    notify: tuple[str, ...] = ()
 
 
 class IdlePolicyStatus(Struct, frozen=True):

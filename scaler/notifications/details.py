@@ -1,0 +1,61 @@
+"""What is known of a workload when its owner is told of it: times, and the samples of its GPUs."""
+
+from datetime import datetime
+from typing import Protocol
+
+from scaler.decision.candidate import CandidateState
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.describe import prevailing
+from scaler.decision.evaluation import Evaluator
+from scaler.idleness.history import DeviceHistory
+from scaler.notifications.message import Details, pictures
+from scaler.notifications.notice import Notice
+from scaler.notifications.workloads import Source
+
+_MOST_GPUS = 64
+"""GPUs that a picture is made of; of larger workloads the first ones."""
+
+
+class LinkMaker(Protocol):
+    def __call__(self, notice: Notice, source: Source, now: datetime) -> dict[str, str]:
+        """By what they do."""
+
+
+class DetailsReader:
+    def __init__(self, evaluator: Evaluator, decision_cache: DecisionCache, links: LinkMaker | None = None) -> None:
+        self._evaluator = evaluator
+        self._decision_cache = decision_cache
+        self._links = links
+
+    def read(self, notice: Notice, source: Source, now: datetime) -> Details:
+        links = self._links(notice, source, now) if self._links is not None else {}
+        decision = self._decision(notice)
+        status = source.scalable.status if source.scalable is not None else None
+        if notice.line.state != CandidateState.WARNED or decision is None:
+            idle_since = status.idle_since if status is not None else None
+            return Details(idle_since=idle_since, links=links)
+        devices = self._devices(notice.workload.namespace, decision)
+        return Details(
+            idle_since=decision.idle_since,
+            suspend_at=decision.suspend_at,
+            gpus=len(decision.verdict.gpus) if decision.verdict is not None else 0,
+            pictures=pictures(
+                devices,
+                self._evaluator.sampler.history.signals,
+                floor_ratio=decision.policy.active_above_ratio,
+                end=decision.decided_at,
+                length=decision.policy.window,
+            ),
+            links=links,
+        )
+
+    def _decision(self, notice: Notice) -> Decision | None:
+        evaluation = self._decision_cache.evaluation
+        entry = evaluation.entries.get(notice.workload.key) if evaluation is not None else None
+        return prevailing(list(entry.triggers.values())) if entry is not None else None
+
+    def _devices(self, namespace: str, decision: Decision) -> list[DeviceHistory]:
+        history, gpus = self._evaluator.sampler.history, decision.verdict.gpus if decision.verdict is not None else ()
+        found = (history.devices_of(namespace, each.pod).get(each.gpu) for each in gpus[:_MOST_GPUS])
+        return [each for each in found if each is not None]

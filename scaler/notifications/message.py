@@ -1,0 +1,201 @@
+"""What an owner reads: which workload, since when, on what evidence, what happens when, and how to answer. Pure.
+
+Of each signal there is a line of bars, one for each part of the judged window, the newest on the right:
+
+    GR_ENGINE_ACTIVE ▅▃▁▁▁▁▁▁▁▁··▁▁  peak 62 %, since 10:05 below the floor of 5 %
+
+`▁` is below the floor, whatever it is exactly; higher ones are parts of the way from the floor to 100 %; `·` is no
+sample. So a bar that rises is work, and a hole is no idleness.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from scaler.decision.candidate import CandidateState
+from scaler.decision.describe import timestamp
+from scaler.idleness.gpu import Signal
+from scaler.idleness.history import DeviceHistory
+from scaler.notifications.notice import Notice
+from scaler.notifications.schedule import Message
+from scaler.notifications.senders import Content
+
+BUCKETS = 32
+_BARS = "▂▃▄▅▆▇█"
+_FLAT, _HOLE = "▁", "·"
+_IN_FULL = 20
+"""Notices of a message with evidence and answers; of all others there is a line each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalPicture:
+    """One signal over the judged window, of all GPUs of a workload: the highest sample of each part of it."""
+
+    name: str
+    begin: datetime
+    end: datetime
+    floor_ratio: float
+    peaks: tuple[float | None, ...]
+
+    @property
+    def bars(self) -> str:
+        return "".join(_bar(each, self.floor_ratio) for each in self.peaks)
+
+    def __str__(self) -> str:
+        known = [each for each in self.peaks if each is not None]
+        peak = f"peak {100 * max(known):.3g} %" if known else "no samples"
+        return f"{self.bars}  {self.name}: {peak}, floor {100 * self.floor_ratio:.3g} %"
+
+
+def _bar(ratio: float | None, floor: float) -> str:
+    if ratio is None:
+        return _HOLE
+    if ratio < floor:
+        return _FLAT
+    above = (ratio - floor) / (1 - floor) if floor < 1 else 1.0
+    return _BARS[min(len(_BARS) - 1, int(above * len(_BARS)))]
+
+
+def pictures(
+    devices: Sequence[DeviceHistory],
+    signals: Iterable[Signal],
+    *,
+    floor_ratio: float,
+    end: datetime,
+    length: timedelta,
+) -> tuple[SignalPicture, ...]:
+    """Of every signal that has a sample in the time before `end`. Shape: `BUCKETS` parts of it, the oldest first."""
+    part = length / BUCKETS
+    ends = [end - part * (BUCKETS - 1 - number) for number in range(BUCKETS)]
+    found = []
+    for signal in signals:
+        peaks = tuple(
+            max(
+                (
+                    peak
+                    for device in devices
+                    if not device.is_forgotten
+                    and (peak := device.windows([signal], end=at, length=part)[signal.name].peak_ratio) is not None
+                ),
+                default=None,
+            )
+            for at in ends
+        )
+        if any(each is not None for each in peaks):
+            found.append(
+                SignalPicture(name=signal.name, begin=end - length, end=end, floor_ratio=floor_ratio, peaks=peaks)
+            )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What is known of a workload when its owner is told."""
+
+    idle_since: datetime | None = None
+    suspend_at: datetime | None = None
+    gpus: int = 0
+    pictures: tuple[SignalPicture, ...] = ()
+    links: Mapping[str, str] = field(default_factory=dict)
+    """By what they do: `keep` or `wake`."""
+
+
+DetailsOf = Mapping[str, Details]
+"""By the id of the notice."""
+
+
+def content(message: Message, details: DetailsOf) -> Content:
+    return Content(
+        id=message.id,
+        owner=message.owner,
+        subject=_subject(message),
+        text=_text(message, details),
+        json={
+            "id": message.id,
+            "owner": message.owner,
+            "notices": [_json(each, details.get(each.id, Details())) for each in message.notices],
+        },
+    )
+
+
+def _subject(message: Message) -> str:
+    first, more = message.notices[0], len(message.notices) - 1
+    return f"[idle GPUs] {_headline(first)}" + (f" and {more} more" if more else "")
+
+
+_HEADLINES = {
+    CandidateState.WARNED: "{} will be suspended",
+    CandidateState.SUSPENDED: "{} is suspended",
+    CandidateState.WAKING: "{} resumes",
+}
+
+
+def _headline(notice: Notice) -> str:
+    return _HEADLINES[CandidateState(notice.line.state)].format(notice.workload)
+
+
+def _text(message: Message, details: DetailsOf) -> str:
+    full = [_paragraph(each, details.get(each.id, Details())) for each in message.notices[:_IN_FULL]]
+    short = [f"{timestamp(each.line.at)} {_headline(each)}" for each in message.notices[_IN_FULL:]]
+    return "\n\n".join([*full, *(["\n".join(short)] if short else []), f"Owner: {message.owner}", ""])
+
+
+def _paragraph(notice: Notice, known: Details) -> str:
+    return "\n".join([f"{timestamp(notice.line.at)} {_headline(notice)}", *_lines(notice, known)])
+
+
+def _lines(notice: Notice, known: Details) -> Iterable[str]:
+    workload, line = notice.workload, notice.line
+    yield f"  {line.reason}: {line.message}" if line.message else f"  {line.reason}"
+    if line.by:
+        yield f"  asked for by {line.by}"
+    gpus = f"{known.gpus} GPUs " if known.gpus else "GPUs "
+    if known.idle_since is not None and line.state != CandidateState.WAKING:
+        yield f"  {gpus}idle since {timestamp(known.idle_since)}"
+    for picture in known.pictures:
+        yield f"  {picture}"
+    if known.pictures:
+        span = f"from {timestamp(known.pictures[0].begin)} to {timestamp(known.pictures[0].end)}"
+        yield f"  {span}; {_FLAT} is below the floor, {_HOLE} no sample"
+    name = f"{workload.namespace}/{workload.name}"
+    if line.state == CandidateState.WARNED:
+        due = timestamp(known.suspend_at)
+        yield f"  suspended at {due} unless its GPUs work before" if due else "  suspended when its GPUs are needed"
+        yield f"  to keep it: {known.links.get('keep') or f'kubectl idlegpu keep {name} --for 4h'}"
+    elif line.state == CandidateState.SUSPENDED:
+        yield f"  to resume it: {known.links.get('wake') or f'kubectl idlegpu wake {name}'}"
+
+
+def _json(notice: Notice, known: Details) -> dict[str, Any]:
+    workload, line = notice.workload, notice.line
+    shown = {
+        "id": notice.id,
+        "state": line.state,
+        "at": timestamp(line.at),
+        "reason": line.reason,
+        "message": line.message,
+        "by": line.by or None,
+        "namespace": workload.namespace,
+        "scaledObject": workload.name,
+        "kind": workload.kind,
+        "name": workload.target_name,
+        "uid": workload.uid,
+        "idleSince": timestamp(known.idle_since),
+        "suspendAt": timestamp(known.suspend_at),
+        "gpus": known.gpus or None,
+        "links": dict(known.links) or None,
+        "signals": [
+            {
+                "name": each.name,
+                "begin": timestamp(each.begin),
+                "end": timestamp(each.end),
+                "floorPercent": round(100 * each.floor_ratio, 3),
+                "peakPercents": [None if peak is None else round(100 * peak, 2) for peak in each.peaks],
+                "bars": each.bars,
+            }
+            for each in known.pictures
+        ]
+        or None,
+    }
+    return {key: value for key, value in shown.items() if value is not None}

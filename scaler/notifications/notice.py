@@ -1,0 +1,145 @@
+"""Which lines of a workload's history is its owner to be told of, and of which was he told? Pure.
+
+| the workload entered | its owner is told          |
+|----------------------|----------------------------|
+| Warned               | yes                        |
+| Suspended            | yes                        |
+| Waking               | if it was suspended before |
+| any other state      | no                         |
+
+Laws:
+
+* The history is in the API, and so is up to which line each target was told (`Mark`, an annotation for each target).
+  A restart or another leader loses nothing and repeats nothing.
+* A mark is written after delivery. A process that is killed between the two leaves a message that is sent again: with
+  the ids that it had, by which its receiver can tell.
+* Lines are told in their order. One that is older than the settings allow is not told any more.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import msgspec
+
+from scaler.decision.candidate import CandidateState, HistoryLine
+from scaler.decision.describe import timestamp
+from scaler.kube.objects.core import UNREADABLE
+
+MARK_PREFIX = "idlegpu.io/notified-"
+"""With the name of a target: up to which line it was told. On what has the history. Written by the leader. JSON."""
+
+_TOLD = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
+_DOWN = frozenset({CandidateState.SUSPENDED, CandidateState.SUSPENDING})
+
+
+class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The newest line that was delivered, and when it was."""
+
+    at: datetime
+    state: str
+    delivered_at: datetime
+
+    def text(self) -> str:
+        times = {"at": timestamp(self.at), "deliveredAt": timestamp(self.delivered_at)}
+        return msgspec.json.encode({**msgspec.to_builtins(self), **times}).decode()
+
+
+def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
+    """By target. One that cannot be read is none: rather told again than never."""
+    found = {}
+    for key, value in annotations.items():
+        if key.startswith(MARK_PREFIX):
+            try:
+                mark = msgspec.json.decode(value, type=Mark)
+            except UNREADABLE:
+                continue
+            if mark.at.tzinfo is not None and mark.delivered_at.tzinfo is not None:
+                found[key.removeprefix(MARK_PREFIX)] = mark
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifiedWorkload:
+    """A workload whose owner may be told something."""
+
+    namespace: str
+    name: str
+    """Of its ScaledObject."""
+    uid: str
+    kind: str
+    """Of what is scaled, such as ScalableWorkload or Deployment, and its name."""
+    target_name: str
+    owner: str
+    targets: tuple[str, ...]
+    lines: tuple[HistoryLine, ...] = ()
+    """Its history, the newest last."""
+    marks: Mapping[str, Mark] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(namespace, name)."""
+        return self.namespace, self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.target_name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One line of history that one target is to be told of."""
+
+    workload: NotifiedWorkload
+    line: HistoryLine
+    target: str
+
+    @property
+    def id(self) -> str:
+        """The same in every process, and of no other notice."""
+        return _digest(self.workload.uid, str(timestamp(self.line.at)), self.line.state, self.target)
+
+    @property
+    def channel(self) -> tuple[str, str]:
+        """(target, owner): what is grouped and limited together."""
+        return self.target, self.workload.owner
+
+
+def message_id(notices: Sequence[Notice]) -> str:
+    """Of a message with these notices: the same for the same ones."""
+    return _digest(*(each.id for each in notices))
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
+
+
+def pending(workload: NotifiedWorkload, target: str, *, not_before: datetime) -> Iterator[Notice]:
+    """What the target is still to be told of the workload, oldest first."""
+    lines, mark = workload.lines, workload.marks.get(target)
+    for number in range(_first(lines, mark), len(lines)):
+        if lines[number].at >= not_before and is_told(lines, number):
+            yield Notice(workload=workload, line=lines[number], target=target)
+
+
+def _first(lines: Sequence[HistoryLine], mark: Mark | None) -> int:
+    """The number of the first line after the mark. Lines of one second differ by their state."""
+    if mark is None:
+        return 0
+    for number in reversed(range(len(lines))):
+        if (lines[number].at, lines[number].state) == (mark.at, mark.state):
+            return number + 1
+    return next((number for number, line in enumerate(lines) if line.at > mark.at), len(lines))
+
+
+def is_told(lines: Sequence[HistoryLine], number: int) -> bool:
+    state = lines[number].state
+    if state == CandidateState.WAKING:
+        known = (each.state for each in reversed(lines[:number]) if each.state != CandidateState.UNKNOWN)
+        return next(known, "") in _DOWN
+    return state in _TOLD
+
+
+def oldest_told(give_up_after: timedelta, now: datetime) -> datetime:
+    """Lines from before are not told any more."""
+    return now - give_up_after

@@ -1,0 +1,277 @@
+"""How a target is told: an HTTP receiver, a mail server, or whatever Apprise has an address for.
+
+Laws:
+
+* The address and every secret stand in files, which are read for each message, so that a new one is used at once. No
+  secret is part of an error or a log line.
+* A send ends within its timeout. It returns once the receiver has accepted the message, and raises otherwise.
+* A message has an id that stays the same when it is sent again: `Idempotency-Key`, or `Message-ID` of a mail.
+
+A webhook's body is signed: `Idlegpu-Signature: t=UNIXTIME,v1=HEX` has the HMAC-SHA256 of `UNIXTIME.BODY` with the key
+of the target. Receivers refuse old times, and compare in constant time (docs/notifications.md).
+"""
+
+import asyncio
+import hashlib
+import hmac
+import re
+import smtplib
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.message import EmailMessage
+from email.utils import format_datetime, parseaddr
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+import aiohttp
+import msgspec
+
+from scaler.errors import ScalerError
+
+_OK = range(200, 300)
+_MOST_RETRY_AFTER_S = 24 * 3600.0
+_ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+", re.ASCII)
+_PORTS = {"smtp": 25, "smtps": 465, "smtp+starttls": 587}
+
+
+class SendError(ScalerError):
+    """The message was not accepted, or nobody knows whether it was; it is sent again. Without secrets."""
+
+    def __init__(self, message: str, *, retry_after: timedelta = timedelta(0)) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class TargetKind(StrEnum):
+    WEBHOOK = "webhook"
+    MAIL = "mail"
+    APPRISE = "apprise"
+    ALERTMANAGER = "alertmanager"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetConfig:
+    """One of the settings' targets."""
+
+    name: str
+    kind: TargetKind
+    url_file: Path
+    key_file: Path | None = None
+    """Of a webhook: the key of the signature."""
+    token_file: Path | None = None
+    """Of a webhook or Alertmanager: a bearer token."""
+    ca_file: Path | None = None
+    sender: str = ""
+    """Of mail: its From."""
+    recipients: tuple[str, ...] = ()
+    """Of mail: who gets what has no owner with an allowed address."""
+    owner_domains: tuple[str, ...] = ()
+    """Of mail: domains of owners' addresses that may be written to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """A message as it is sent."""
+
+    id: str
+    owner: str
+    subject: str
+    text: str
+    json: Mapping[str, object]
+
+
+class Sender(Protocol):
+    async def send(self, content: Content, now: datetime) -> None:
+        """Returns when it was accepted. Raises: SendError."""
+
+
+def sender_of(target: TargetConfig, threads: Executor, timeout: timedelta) -> Sender:
+    """Raises: KeyError for Alertmanager, which is told of states instead of messages."""
+    match target.kind:
+        case TargetKind.WEBHOOK:
+            return Webhook(target, timeout)
+        case TargetKind.MAIL:
+            return Mail(target, threads, timeout)
+        case TargetKind.APPRISE:
+            return AppriseTarget(target, threads, timeout)
+    raise KeyError(target.kind)
+
+
+def secret_of(file: Path, what: str) -> str:
+    """What the file holds now, on one line. Raises: SendError."""
+    try:
+        text = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise SendError(f"{what} {file}: {reason}") from None
+    if not text or not text.isprintable():
+        raise SendError(f"{what} {file}: must be one line of text")
+    return text
+
+
+# ----------------------------------------------------------------------------------------------------------------- HTTP
+
+
+def signature(key: str, body: bytes, at: datetime) -> str:
+    """`t=UNIXTIME,v1=HEX`."""
+    seconds = int(at.timestamp())
+    digest = hmac.new(key.encode(), f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={seconds},v1={digest}"
+
+
+class Webhook:
+    def __init__(self, target: TargetConfig, timeout: timedelta) -> None:
+        self._target = target
+        self._timeout = timeout
+
+    async def send(self, content: Content, now: datetime) -> None:
+        body = msgspec.json.encode(content.json)
+        headers = {"Idempotency-Key": content.id}
+        if self._target.key_file is not None:
+            headers["Idlegpu-Signature"] = signature(secret_of(self._target.key_file, "key"), body, now)
+        await post_json(self._target, body, headers, self._timeout)
+
+
+async def post_json(
+    target: TargetConfig, body: bytes, headers: Mapping[str, str], within: timedelta, *, path: str = ""
+) -> None:
+    """To the URL of the target, with the path appended. Raises: SendError.
+
+    Redirects are refused: what is signed is for one receiver.
+    """
+    url, token = secret_of(target.url_file, "address"), {}
+    url = url.rstrip("/") + path if path else url
+    if target.token_file is not None:
+        token = {"Authorization": f"Bearer {secret_of(target.token_file, 'token')}"}
+    context = ssl.create_default_context(cafile=str(target.ca_file)) if target.ca_file else None
+    limit = aiohttp.ClientTimeout(total=within.total_seconds())
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=limit) as session,
+            session.post(
+                url,
+                data=body,
+                headers={"Content-Type": "application/json", **headers, **token},
+                ssl=context if context is not None else True,
+                allow_redirects=False,
+            ) as answer,
+        ):
+            if answer.status not in _OK:
+                wait = _retry_after(answer.headers.get("Retry-After", ""))
+                raise SendError(f"it answers HTTP {answer.status}", retry_after=wait)
+    except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
+        # Its words may quote the URL, which may be a secret.
+        raise SendError(f"it cannot be reached: {type(error).__name__}") from None
+
+
+def _retry_after(value: str) -> timedelta:
+    with suppress(ValueError):
+        return timedelta(seconds=max(0.0, min(float(value), _MOST_RETRY_AFTER_S)))
+    return timedelta(0)
+
+
+# ----------------------------------------------------------------------------------------------------------------- mail
+
+
+class Mail:
+    """Over SMTP: `smtp://`, `smtps://` or `smtp+starttls://`, with `user:password@` where the server asks for it."""
+
+    def __init__(self, target: TargetConfig, threads: Executor, timeout: timedelta) -> None:
+        self._target = target
+        self._threads = threads
+        self._timeout = timeout
+
+    async def send(self, content: Content, now: datetime) -> None:
+        mail = self._mail(content, now)
+        await _in_thread(self._threads, self._timeout, lambda: self._hand_over(mail))
+
+    def _mail(self, content: Content, now: datetime) -> EmailMessage:
+        recipients = self.recipients_of(content.owner)
+        if not recipients:
+            raise SendError(f"owner {content.owner!r} has no address that may be written to, and `to` is empty")
+        mail = EmailMessage()
+        mail["From"] = self._target.sender
+        mail["To"] = ", ".join(recipients)
+        mail["Subject"] = content.subject
+        mail["Date"] = format_datetime(now)
+        mail["Message-ID"] = f"<{content.id}@{parseaddr(self._target.sender)[1].rpartition('@')[2]}>"
+        mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's absence is answered to us
+        mail.set_content(content.text)
+        return mail
+
+    def recipients_of(self, owner: str) -> tuple[str, ...]:
+        """The owner, where the domain is allowed: tenants must not make us write to strangers."""
+        domain = owner.rpartition("@")[2].lower()
+        if _ADDRESS.fullmatch(owner) and domain in {each.lower() for each in self._target.owner_domains}:
+            return (owner,)
+        return self._target.recipients
+
+    def _hand_over(self, mail: EmailMessage) -> None:
+        url, ca = secret_of(self._target.url_file, "address"), self._target.ca_file
+        try:
+            address = urlsplit(url)
+            context = ssl.create_default_context(cafile=str(ca) if ca else None)
+            host, port = address.hostname or "", address.port or _PORTS[address.scheme]
+            seconds = self._timeout.total_seconds()
+            with (
+                smtplib.SMTP_SSL(host, port, timeout=seconds, context=context)
+                if address.scheme == "smtps"
+                else smtplib.SMTP(host, port, timeout=seconds)
+            ) as server:
+                if address.scheme == "smtp+starttls":
+                    server.starttls(context=context)
+                if address.username:
+                    server.login(unquote(address.username), unquote(address.password or ""))
+                server.send_message(mail)
+        except smtplib.SMTPResponseException as error:
+            raise SendError(f"the mail server answers {error.smtp_code}") from None
+        except smtplib.SMTPRecipientsRefused as error:
+            codes = ", ".join(sorted({str(code) for code, _ in error.recipients.values()}))
+            raise SendError(f"the mail server refuses the recipient ({codes})") from None
+        except (smtplib.SMTPException, OSError, ValueError, KeyError) as error:
+            raise SendError(f"the mail server cannot be used: {type(error).__name__}") from None
+
+
+# -------------------------------------------------------------------------------------------------------------- Apprise
+
+
+class AppriseTarget:
+    """Slack, Teams and a hundred others, by their address. It says only whether it was accepted."""
+
+    def __init__(self, target: TargetConfig, threads: Executor, timeout: timedelta) -> None:
+        self._target = target
+        self._threads = threads
+        self._timeout = timeout
+
+    async def send(self, content: Content, now: datetime) -> None:  # noqa: ARG002 - as the protocol has it
+        await _in_thread(self._threads, self._timeout, lambda: self._notify(content))
+
+    def _notify(self, content: Content) -> None:
+        # Imported when the first such message is sent: it takes 25 MB.
+        import apprise
+
+        address = secret_of(self._target.url_file, "address")
+        notifier = apprise.Apprise()
+        if not notifier.add(address):
+            raise SendError(f"address {self._target.url_file}: is none that Apprise knows")
+        try:
+            accepted = notifier.notify(title=content.subject, body=content.text, body_format=apprise.NotifyFormat.TEXT)
+        except Exception as error:  # of a hundred plugins; their words may quote the address
+            raise SendError(f"Apprise failed: {type(error).__name__}") from None
+        if not accepted:
+            raise SendError("it was not accepted")
+
+
+async def _in_thread(threads: Executor, within: timedelta, work: Callable[[], None]) -> None:
+    """A thread cannot be stopped: after the timeout nobody waits for it any more. Raises: SendError."""
+    try:
+        async with asyncio.timeout(within.total_seconds()):
+            await asyncio.get_running_loop().run_in_executor(threads, work)
+    except TimeoutError:
+        raise SendError(f"no answer within {within.total_seconds():g} s") from None

@@ -1,0 +1,176 @@
+"""The workloads as the API has them now: their histories, who owns them, and which targets are told.
+
+| the owner, from above                                                      |
+|----------------------------------------------------------------------------|
+| annotation `idlegpu.io/owner` of the ScaledObject, of the ScalableWorkload |
+| the first label of the settings' list that one of the two has              |
+| the same annotation, then the same labels, of the namespace                |
+| the name of the namespace                                                  |
+
+Targets are those that annotation `idlegpu.io/notify` of the ScaledObject names (an IdlePolicy writes it there), else
+the default ones of the settings. Names that the settings do not have are left out; `none` is nobody.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from textwrap import shorten
+
+import msgspec
+from msgspec.structs import replace
+
+from scaler.attachment.objects import NOTIFY_ANNOTATION
+from scaler.decision.candidate import HistoryLine
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.workloads import HISTORY_ANNOTATION
+from scaler.kube.objects.core import UNREADABLE, ObjectMeta
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.kueue_queues import Namespace
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.reflector import Reflector
+from scaler.notifications.notice import NotifiedWorkload, marks_of
+
+OWNER = "idlegpu.io/owner"
+_LONGEST = 160
+_MARKS = str.maketrans("<>", "‹›")
+_OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
+"""Owners stand in headers and in others' chats: nothing else than names and addresses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerRules:
+    labels: tuple[str, ...] = ()
+    """Labels that name the owner, the first one first."""
+    targets: tuple[str, ...] = ()
+    """Every target of the settings."""
+    default_targets: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A ScaledObject, and the ScalableWorkload that it scales, where it scales one."""
+
+    scaled_object: ScaledObject
+    scalable: ScalableWorkload | None
+
+    @property
+    def holder(self) -> ObjectMeta:
+        """Of the object that has the history and the marks."""
+        return (self.scalable or self.scaled_object).metadata
+
+    @property
+    def path(self) -> str:
+        return (SCALABLE_WORKLOAD if self.scalable else SCALED_OBJECT).path(*self.holder.key)
+
+
+_Versions = tuple[str, str, str]
+
+
+class NotifiedWorkloads:
+    """Reads a workload again only when one of its objects has changed."""
+
+    def __init__(self, cluster: ClusterState, rules: OwnerRules, namespaces: Reflector[Namespace] | None) -> None:
+        self._cluster = cluster
+        self._rules = rules
+        self._namespaces = namespaces
+        self._read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
+
+    def all(self) -> Iterator[tuple[Source, NotifiedWorkload]]:
+        """Those with a history. Each is once in it, however many ScaledObjects scale it."""
+        read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
+        for scaled_object in self._cluster.scaled_objects.items():
+            source = self._source(scaled_object)
+            if source is None or (uid := source.holder.uid) in read:
+                continue
+            versions, known = self._versions(source), self._read.get(uid)
+            if known is None or known[0] != versions:
+                known = versions, source, self._workload(source)
+            read[uid] = known
+            if known[2].lines:
+                yield known[1], known[2]
+        self._read = read
+
+    def _versions(self, source: Source) -> _Versions:
+        found = self._namespace(source.holder.namespace)
+        return (
+            source.scaled_object.metadata.resource_version,
+            source.holder.resource_version,
+            found.metadata.resource_version if found is not None else "",
+        )
+
+    def _source(self, scaled_object: ScaledObject) -> Source | None:
+        target = scaled_object.spec.scale_target_ref
+        if not is_scalable_workload(target):
+            return Source(scaled_object=scaled_object, scalable=None)
+        scalable = self._cluster.scalable_workloads.get(scaled_object.metadata.namespace, target.name)
+        return None if scalable is None else Source(scaled_object=scaled_object, scalable=scalable)
+
+    def _workload(self, source: Source) -> NotifiedWorkload:
+        metadata, target = source.scaled_object.metadata, source.scaled_object.spec.scale_target_ref
+        return NotifiedWorkload(
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=source.holder.uid,
+            kind=plain(target.kind),
+            target_name=plain(target.name),
+            owner=self._owner(source),
+            targets=targets_of(metadata.annotations, self._rules),
+            lines=tuple(_history(source)),
+            marks=marks_of(source.holder.annotations),
+        )
+
+    def _owner(self, source: Source) -> str:
+        objects = [source.scaled_object.metadata, *([source.scalable.metadata] if source.scalable else [])]
+        return owner_of([objects], self._rules.labels) or self.owner_of_namespace(source.holder.namespace)
+
+    def owner_of_namespace(self, namespace: str) -> str:
+        found = self._namespace(namespace)
+        return owner_of([[found.metadata] if found else []], self._rules.labels) or namespace
+
+    def _namespace(self, name: str) -> Namespace | None:
+        return self._namespaces.get("", name) if self._namespaces is not None else None
+
+
+def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) -> str:
+    """The first that is named, from the nearest level on; empty where none is."""
+    for objects in levels:
+        named = [each.annotations.get(OWNER, "") for each in objects]
+        named += [each.labels.get(label, "") for label in labels for each in objects]
+        found = next((name.strip() for name in named if _OWNER.fullmatch(name.strip())), "")
+        if found:
+            return found
+    return ""
+
+
+def targets_of(annotations: Mapping[str, str], rules: OwnerRules) -> tuple[str, ...]:
+    named = annotations.get(NOTIFY_ANNOTATION)
+    if named is None:
+        return rules.default_targets
+    wanted = [each.strip() for each in named.split(",")]
+    return tuple(each for each in dict.fromkeys(wanted) if each in rules.targets)
+
+
+def _history(source: Source) -> Iterator[HistoryLine]:
+    """Lines that cannot be read, or whose time has no zone, are left out."""
+    for raw in source.scalable.status.history if source.scalable is not None else _annotated(source.scaled_object):
+        try:
+            line = msgspec.json.decode(raw, type=HistoryLine)
+        except UNREADABLE:
+            continue
+        if line.at.tzinfo is not None:
+            yield replace(line, reason=plain(line.reason), message=plain(line.message), by=plain(line.by))
+
+
+def plain(text: str) -> str:
+    """One short line without marks of a chat: tenants can write what stands in annotations."""
+    return shorten("".join(c if c.isprintable() else " " for c in text), _LONGEST, placeholder=" …").translate(_MARKS)
+
+
+def _annotated(scaled_object: ScaledObject) -> Sequence[msgspec.Raw]:
+    try:
+        text = scaled_object.metadata.annotations.get(HISTORY_ANNOTATION) or "[]"
+        return msgspec.json.decode(text, type=list[msgspec.Raw])
+    except UNREADABLE:
+        return []

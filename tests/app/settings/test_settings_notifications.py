@@ -1,0 +1,64 @@
+"""Settings of notifications: the example of the page, and what is refused."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from scaler.app.settings.load import load
+from scaler.app.settings.model import Settings
+from scaler.errors import ConfigurationError
+
+PAGE = Path(__file__).parents[3] / "docs" / "notifications.md"
+SOURCE = {"prometheus": {"url": "http://p:9090"}}
+HOOK = {"name": "hook", "kind": "webhook", "urlFile": "/u"}
+
+
+def settings(**notifications: Any) -> Settings:
+    return load(None, environ={}, flags={**SOURCE, "notifications": notifications})
+
+
+def test_the_example_of_the_page_is_valid() -> None:
+    found = re.search(r"```yaml\n(notifications:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found
+    section = settings(**yaml.safe_load(found[1])["notifications"]).notifications
+    assert [each.kind for each in section.configs()] == ["mail", "apprise", "webhook", "alertmanager"]
+    assert section.digest is not None
+    assert section.digest.config().weekday == 0
+
+
+def test_nothing_is_told_by_default() -> None:
+    assert settings().notifications.configs() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"targets": [HOOK, HOOK]}, "two targets are named hook"),
+        ({"targets": [{**HOOK, "name": "none"}]}, "no target may be named none"),
+        ({"targets": [{**HOOK, "name": "A b"}]}, "should match pattern"),
+        ({"targets": [{**HOOK, "to": ["a@b"]}]}, "target hook: from, to and ownerDomains are of mail only"),
+        ({"targets": [{**HOOK, "kind": "mail"}]}, "target hook: mail needs from, and to or ownerDomains"),
+        ({"targets": [{**HOOK, "kind": "alertmanager", "keyFile": "/k"}]}, "keyFile is of a webhook only"),
+        ({"targets": [{**HOOK, "kind": "apprise", "tokenFile": "/t"}]}, "tokenFile is of a webhook or Alertmanager"),
+        ({"targets": [HOOK], "defaultTargets": ["chat"]}, "defaultTargets: chat is no target"),
+        ({"links": {"baseUrl": "gpus.example.com", "keyFile": "/k"}}, "links.baseUrl"),
+        (
+            {"targets": [{**HOOK, "kind": "alertmanager"}], "digest": {"timeZone": "UTC", "targets": ["hook"]}},
+            "digest.targets: hook is no target that gets messages",
+        ),
+        ({"targets": [HOOK], "digest": {"timeZone": "Mars", "targets": ["hook"]}}, "time zone 'Mars' cannot be read"),
+        ({"perOwnerPerHour": 0}, "perOwnerPerHour"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(problem)):
+        settings(**given)
+
+
+def test_a_digest_needs_prometheus() -> None:
+    digest = {"targets": [HOOK], "digest": {"timeZone": "UTC", "targets": ["hook"]}}
+    with pytest.raises(ConfigurationError, match=re.escape("notifications.digest needs prometheus.url")):
+        load(None, environ={}, flags={"dcgm": {"endpoints": ["http://e:9400/metrics"]}, "notifications": digest})

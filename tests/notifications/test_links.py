@@ -1,0 +1,245 @@
+"""Links over real HTTP, on a real API: only a POST of a good link changes anything, and only once."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import aiohttp
+import pytest
+from builders import NOON
+from itsdangerous import URLSafeTimedSerializer
+from notifications.notification_builders import TARGET, line, workload
+from reporting.test_http_tls import views
+from small_cluster import NAME, SmallCluster, until
+from suspension.replica import replica
+from virtual_clock import VirtualClock
+
+from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.notifications.links import ANSWERED, LinkConfig, LinkPages, Links
+from scaler.notifications.notice import Notice
+from scaler.notifications.workloads import Source
+from scaler.reporting.http import HttpServer
+from scaler.reporting.metrics import Metrics
+
+KEY = "k" * 32
+VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+@dataclass
+class Site:
+    cluster: SmallCluster
+    links: Links
+    clock: VirtualClock
+    source: Source
+
+    def link(self, state: str = "Warned", *, after_s: float = 0) -> str:
+        """The one link in the message about that state."""
+        one = replace(workload(owner="ada@example.com"), lines=(line(state, after_s=after_s),))
+        found = self.links.of_notice(
+            Notice(workload=one, line=one.lines[0], target=TARGET), self.source, self.clock.now()
+        )
+        (url,) = found.values()
+        return url
+
+    async def asks(self, verb: str, url: str) -> tuple[int, str, Mapping[str, str]]:
+        async with aiohttp.ClientSession() as session, session.request(verb, url, allow_redirects=False) as got:
+            return got.status, await got.text(), got.headers
+
+    async def posts(self, url: str) -> int:
+        return (await self.asks("POST", url))[0]
+
+    async def annotations(self) -> dict[str, str]:
+        metadata = (await self.cluster.read(SCALED_OBJECT, NAME))["metadata"]
+        found: dict[str, str] = metadata.get("annotations") or {}
+        return found
+
+
+@pytest.fixture
+async def site(cluster: SmallCluster, tmp_path: Path) -> AsyncIterator[Site]:
+    await cluster.wants(1)
+    await cluster.is_scaled_by({"idleAfter": "1s"})
+    async with served(cluster, tmp_path, VirtualClock(NOON)) as one:
+        yield one
+
+
+@asynccontextmanager
+async def served(cluster: SmallCluster, folder: Path, clock: VirtualClock) -> AsyncIterator[Site]:
+    key = folder / "keys"
+    if not key.exists():
+        key.write_text(KEY + "\n")
+    async with replica(cluster) as one:
+        await until(one.is_current)
+        config = LinkConfig(
+            base_url="http://x", key_file=key, valid_for=timedelta(hours=24), keep_for=timedelta(hours=4)
+        )
+        pages = LinkPages(Links(config), one.transport, one.copies.scaled_objects.get, clock=clock)
+        server = HttpServer("127.0.0.1:0", Metrics(), views(), routes=pages.routes())
+        port = await server.start()
+        links = Links(replace(config, base_url=f"http://127.0.0.1:{port}"))
+        (scaled_object,) = one.copies.scaled_objects.items()
+        try:
+            yield Site(cluster, links, clock, Source(scaled_object=scaled_object, scalable=None))
+        finally:
+            await server.stop()
+
+
+async def test_a_link_asks_first_and_does_it_once(site: Site) -> None:
+    before, url = await site.annotations(), site.link()
+    status, text, headers = await site.asks("GET", url)
+    assert (status, "nothing has been changed yet" in text, "Keep it for 4h" in text) == (200, True, True)
+    assert re.findall(r'<form method="(\w+)"', text) == ["post"]
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert "noindex" in headers["X-Robots-Tag"]
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert await site.annotations() == before
+    assert await site.posts(url) == 200
+    done = await site.annotations()
+    assert done["idlegpu.io/keep-until"] == "2026-12-01T16:00:00Z"
+    assert done["idlegpu.io/asked-by"] == "link to ada@example.com"
+    assert await site.posts(url) == 410
+    await until(lambda: _is_used(site, url))  # the copy that is shown has heard of it
+    assert await site.annotations() == done
+
+
+async def _is_used(site: Site, url: str) -> bool:
+    return (await site.asks("GET", url))[0] == 410
+
+
+async def test_a_wake_link_resumes(site: Site) -> None:
+    assert await site.posts(site.link("Suspended")) == 200
+    assert (await site.annotations())["idlegpu.io/wake"] == "2026-12-01T12:00:00Z"
+
+
+async def test_a_longer_keep_is_not_made_shorter(site: Site) -> None:
+    await site.cluster.annotate(SCALED_OBJECT, NAME, "idlegpu.io/keep-until", "2026-12-24T18:00:00Z")
+    assert await site.posts(site.link()) == 200
+    assert (await site.annotations())["idlegpu.io/keep-until"] == "2026-12-24T18:00:00Z"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_nothing_but_post_changes_anything(site: Site, verb: str) -> None:
+    before = await site.cluster.read(SCALED_OBJECT, NAME)
+    status, *_ = await site.asks(verb, site.link())
+    assert status == (200 if verb in ("GET", "HEAD", "POST") else 405)
+    assert (await site.cluster.read(SCALED_OBJECT, NAME) == before) is (verb != "POST")
+
+
+async def test_a_crawler_that_follows_every_link_changes_nothing(site: Site) -> None:
+    before = await site.cluster.read(SCALED_OBJECT, NAME)
+    queue, seen = [site.link(), site.link("Suspended")], set[str]()
+    while queue:
+        url = queue.pop()
+        if url in seen:
+            continue
+        seen.add(url)
+        for verb in ("HEAD", "GET"):
+            _, text, _ = await site.asks(verb, url)
+            queue += re.findall(r'(?:href|src|action)="([^"]+)"', text)
+    assert await site.cluster.read(SCALED_OBJECT, NAME) == before
+
+
+def forged(token: str) -> dict[str, str]:
+    body, rest = token.rsplit(".", 2)[0], ".".join(token.rsplit(".", 2)[1:])
+    own = URLSafeTimedSerializer("x" * 32, salt="idlegpu.io/keep")
+    return {
+        "another payload": f"{body[:-2]}AA.{rest}",
+        "another signature": f"{token[:-3]}AAA",
+        "no signature": body,
+        "another key": str(own.dumps({"id": "1", "namespace": "demo", "name": NAME, "uid": "u", "expires": 2**40})),
+        "nothing": "x",
+        "not ours": "%00%ff<script>",
+        "long": "a" * 5000,
+    }
+
+
+@pytest.mark.parametrize("verb", ["GET", "POST"])
+@pytest.mark.parametrize("how", [*forged("a.b.c")])
+async def test_forged_links_are_refused(site: Site, how: str, verb: str) -> None:
+    base, _, token = site.link().rpartition("/")
+    before = await site.cluster.read(SCALED_OBJECT, NAME)
+    status, text, _ = await site.asks(verb, f"{base}/{forged(token)[how]}")
+    assert status == 400
+    assert "script" not in text
+    assert await site.cluster.read(SCALED_OBJECT, NAME) == before
+
+
+async def test_a_link_is_good_for_its_purpose_only(site: Site) -> None:
+    assert await site.posts(site.link().replace("/keep/", "/wake/")) == 400
+    assert await site.posts(site.link().replace("/keep/", "/delete/")) == 404
+
+
+async def test_an_expired_link_is_refused(site: Site) -> None:
+    url = site.link()
+    await site.clock.advance(24 * 3600 - 1)
+    assert (await site.asks("GET", url))[0] == 200
+    await site.clock.advance(1)
+    assert (await site.asks("GET", url))[0] == 410
+    assert await site.posts(url) == 410
+    assert await site.annotations() == {}
+
+
+async def test_a_used_link_stays_used_after_a_restart_and_in_another_replica(site: Site, tmp_path: Path) -> None:
+    url = site.link()
+    token = url.partition("/answer")[2]
+    async with served(site.cluster, tmp_path, site.clock) as other:
+        assert await site.posts(url) == 200
+        assert await other.posts(f"{other.links.config.base_url}/answer{token}") == 410
+    async with served(site.cluster, tmp_path, site.clock) as restarted:
+        assert await restarted.posts(f"{restarted.links.config.base_url}/answer{token}") == 410
+
+
+async def test_of_many_clicks_at_once_one_counts(site: Site) -> None:
+    url = site.link()
+    statuses = await asyncio.gather(*(site.posts(url) for _ in range(8)))
+    assert sorted(statuses) == [200, *[410] * 7]
+
+
+async def test_records_of_expired_links_are_removed(site: Site) -> None:
+    assert await site.posts(site.link(after_s=1)) == 200
+    assert await site.posts(site.link(after_s=2)) == 200
+    assert len((await site.annotations())[ANSWERED].split()) == 2
+    await site.clock.advance(25 * 3600)
+    assert await site.posts(site.link(after_s=3)) == 200
+    assert len((await site.annotations())[ANSWERED].split()) == 1
+
+
+async def test_a_link_to_a_workload_that_was_made_anew_is_refused(site: Site) -> None:
+    url = site.link()
+    await site.cluster.delete(SCALED_OBJECT, NAME)
+    assert await site.posts(url) == 410
+    await site.cluster.is_scaled_by({"idleAfter": "1s"})
+    assert await site.posts(url) == 410
+    assert await site.annotations() == {}
+
+
+async def test_keys_are_replaced_without_breaking_links_under_way(site: Site) -> None:
+    old, file = site.link(after_s=1), site.links.config.key_file
+    file.write_text(f"{KEY}\n{'n' * 32}\n")
+    new = site.link(after_s=2)
+    assert [await site.posts(old), await site.posts(new)] == [200, 200]
+    old = site.link(after_s=3)
+    file.write_text("z" * 32)
+    assert await site.posts(old) == 400
+
+
+@pytest.mark.parametrize("content", ["", "short", None])
+async def test_without_a_good_key_there_are_no_links(site: Site, content: str | None) -> None:
+    url, file = site.link(), site.links.config.key_file
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    assert await site.posts(url) == 503
+    with pytest.raises(ValueError, match="not enough values"):
+        site.link()
+
+
+async def test_an_api_that_refuses_is_told(site: Site) -> None:
+    with site.cluster.refusing("PATCH", "scaledobjects", status=403):
+        assert await site.posts(site.link()) == 502
+    assert await site.posts(site.link()) == 200

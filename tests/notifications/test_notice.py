@@ -1,0 +1,81 @@
+"""Which lines are told, and which were."""
+
+from datetime import timedelta
+
+import pytest
+from builders import NOON
+from notifications.notification_builders import TARGET, lines, told, workload
+
+from scaler.notifications.notice import MARK_PREFIX, Mark, Notice, is_told, marks_of, message_id, pending
+
+LONG_AGO = NOON - timedelta(days=1)
+
+
+def states(*history: tuple[str, float], **more: object) -> list[str]:
+    one = workload(*history, **more)  # type: ignore[arg-type]
+    return [each.line.state for each in pending(one, TARGET, not_before=LONG_AGO)]
+
+
+@pytest.mark.parametrize(
+    ("history", "is_last_told"),
+    [
+        (["Warned"], True),
+        (["Warned", "Suspended"], True),
+        (["Suspended", "Waking"], True),
+        (["Suspending", "Waking"], True),
+        (["Suspended", "Unknown", "Waking"], True),
+        (["Waking"], False),
+        (["Busy", "Waking"], False),
+        (["Suspended", "Waking", "Busy", "Waking"], False),
+        (["Warned", "Busy"], False),
+        (["Warned", "Suspending"], False),
+        (["Kept"], False),
+        (["Observing"], False),
+    ],
+)
+def test_only_what_concerns_an_owner_is_told(history: list[str], is_last_told: bool) -> None:
+    found = lines(*((state, n) for n, state in enumerate(history)))
+    assert is_told(found, len(found) - 1) is is_last_told
+
+
+def test_nothing_is_told_twice_and_nothing_left_out() -> None:
+    history = [("Warned", 0.0), ("Suspended", 60.0), ("Waking", 120.0), ("Busy", 130.0), ("Warned", 200.0)]
+    assert states(*history) == ["Warned", "Suspended", "Waking", "Warned"]
+    for number, (state, after) in enumerate(history):
+        rest = [s for s, _ in history[number + 1 :] if s != "Busy"]
+        assert states(*history, marks=told((state, after))) == rest
+
+
+def test_states_of_one_second_are_told_each() -> None:
+    assert states(("Suspended", 5), ("Waking", 5), marks=told(("Suspended", 5))) == ["Waking"]
+
+
+def test_a_mark_whose_line_is_gone_from_the_history_still_counts() -> None:
+    assert states(("Suspended", 60), ("Waking", 120), marks=told(("Warned", 60), delivered_s=61)) == ["Waking"]
+
+
+def test_old_lines_are_not_told() -> None:
+    one = workload(("Warned", 0), ("Suspended", 60))
+    found = pending(one, TARGET, not_before=NOON + timedelta(seconds=30))
+    assert [each.line.state for each in found] == ["Suspended"]
+
+
+def test_marks_survive_the_api_and_what_cannot_be_read_is_none() -> None:
+    mark = Mark(at=NOON, state="Warned", delivered_at=NOON + timedelta(seconds=61))
+    annotations = {
+        MARK_PREFIX + "chat": mark.text(),
+        MARK_PREFIX + "mail": "{",
+        MARK_PREFIX + "pager": '{"at": "2026-11-20T12:00:00", "state": "Warned", "deliveredAt": "2026-11-20T12:00:00"}',
+        "idlegpu.io/other": mark.text(),
+    }
+    assert marks_of(annotations) == {"chat": mark}
+
+
+def test_ids_are_the_same_in_every_process_and_differ_otherwise() -> None:
+    def of(**more: object) -> Notice:
+        one = workload(("Warned", 0), ("Suspended", 60), **more)  # type: ignore[arg-type]
+        return next(pending(one, TARGET, not_before=LONG_AGO))
+
+    assert of().id == of(owner="another").id
+    assert len({of().id, of(name="other").id, next(iter(pending(of().workload, "mail", not_before=LONG_AGO))).id}) == 3
+    assert message_id([of()]) != message_id([of(), of(name="other")])

@@ -1,0 +1,312 @@
+"""The leader's loop on a real API: everything is told once, whatever fails and whoever leads."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+from builders import NOON
+from notifications.notification_builders import LIMITS, TARGET, Receiver, states_of
+from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
+from suspension.replica import Replica, replica
+from virtual_clock import VirtualClock
+
+from scaler.attachment.objects import NOTIFY_ANNOTATION as NOTIFY
+from scaler.decision.describe import timestamp
+from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.notifications.controller import NotificationController, Notifications
+from scaler.notifications.message import Details
+from scaler.notifications.notice import MARK_PREFIX
+from scaler.notifications.senders import Content, SendError
+from scaler.notifications.workloads import OWNER, NotifiedWorkloads, OwnerRules
+from scaler.suspension.leader_api import LeaderApi, PatchApi
+
+RULES = OwnerRules(labels=("team",), targets=(TARGET,), default_targets=(TARGET,))
+TRIGGER = {"idleAfter": "1s"}
+
+
+class Observer:
+    def __init__(self) -> None:
+        self.outcomes: list[str] = []
+        self.age = timedelta(0)
+
+    def sent(self, target: str, outcome: str) -> None:
+        self.outcomes.append(outcome)
+
+    def oldest_pending(self, age: timedelta) -> None:
+        self.age = age
+
+
+class Leader:
+    """A replica's notifications; its loop runs when a test says so."""
+
+    def __init__(self, one: Replica, receiver: Receiver, *, api: PatchApi | None = None) -> None:
+        self.replica, self.receiver, self.observer = one, receiver, Observer()
+        self.clock = VirtualClock(NOON)
+        self.workloads = NotifiedWorkloads(one.copies, RULES, None)
+        self.controller = NotificationController(
+            api or one.transport,
+            self.workloads,
+            Notifications(limits=LIMITS, senders={TARGET: receiver}),
+            lambda *_: Details(),
+            self.observer,
+            clock=self.clock,
+        )
+
+    async def ticks(self, after_s: float) -> None:
+        await until(self.replica.is_current)
+        await self.clock.advance((NOON + timedelta(seconds=after_s) - self.clock.now()).total_seconds())
+        await self.controller.tick(self.clock.now())
+
+
+async def enters(cluster: SmallCluster, *history: tuple[str, float], name: str = NAME) -> None:
+    """(state, seconds after noon)"""
+    lines = [
+        {"at": timestamp(NOON + timedelta(seconds=after)), "state": state, "reason": "GPUsIdle", "message": "quiet"}
+        for state, after in history
+    ]
+    await cluster.change(SCALABLE_WORKLOAD, name, {"status": {"history": lines, "state": lines[-1]["state"]}}, "status")
+
+
+@pytest.fixture
+async def cluster(cluster: SmallCluster) -> SmallCluster:
+    await cluster.wants(1)
+    await cluster.is_scaled_by(TRIGGER)
+    return cluster
+
+
+async def test_each_state_is_told_once_in_order(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver())
+        await enters(cluster, ("Busy", 0), ("Warned", 10))
+        await ours.ticks(69)
+        assert ours.receiver.got == []
+        assert ours.observer.age == timedelta(seconds=59)
+        await ours.ticks(70)
+        await ours.ticks(71)
+        assert ours.receiver.states == [["Warned"]]
+        await enters(cluster, ("Busy", 0), ("Warned", 10), ("Suspending", 100), ("Suspended", 105), ("Waking", 130))
+        for second in (110, 165, 166, 300):
+            await ours.ticks(second)
+        assert ours.receiver.states == [["Warned"], ["Suspended", "Waking"]]
+        assert ours.observer.outcomes == ["delivered", "delivered"]
+        marks = (await cluster.scalable())["metadata"]["annotations"]
+        assert '"state":"Waking"' in marks[MARK_PREFIX + TARGET]
+
+
+async def test_another_leader_repeats_nothing_and_loses_nothing(cluster: SmallCluster) -> None:
+    receiver = Receiver()
+    async with replica(cluster) as one:
+        await enters(cluster, ("Warned", 0))
+        await Leader(one, receiver).ticks(60)
+    await enters(cluster, ("Warned", 0), ("Suspended", 70))
+    async with replica(cluster) as other:
+        after = Leader(other, receiver)
+        await after.ticks(90)
+        assert receiver.states == [["Warned"]]
+        await after.ticks(130)
+    assert receiver.states == [["Warned"], ["Suspended"]]
+
+
+async def test_a_leader_with_an_old_copy_sends_nothing(cluster: SmallCluster) -> None:
+    receiver = Receiver()
+    async with replica(cluster) as one, replica(cluster) as other:
+        await enters(cluster, ("Warned", 0))
+        await until(other.is_current)
+        deposed = Leader(other, receiver)
+        old_copy = list(deposed.workloads.all())
+        await Leader(one, receiver).ticks(60)
+        deposed.workloads.all = lambda: iter(old_copy)  # type: ignore[method-assign]
+        await deposed.ticks(61)
+        await deposed.ticks(120)
+        assert receiver.states == [["Warned"]]
+        assert deposed.observer.outcomes == []
+
+
+async def test_one_that_does_not_lead_any_more_sends_nothing(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        await enters(cluster, ("Warned", 0))
+        leads = [False]
+        ours = Leader(one, Receiver(), api=LeaderApi(one.transport, is_leader=lambda: leads[0]))
+        await ours.ticks(60)
+        assert ours.receiver.got == []
+        leads[0] = True
+        await ours.ticks(61)
+        assert ours.receiver.states == [["Warned"]]
+
+
+async def test_what_is_being_sent_when_it_stops_is_marked(cluster: SmallCluster) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Receiver):
+        async def send(self, content: Content, now: datetime) -> None:
+            began.set()
+            await go_on.wait()
+            await super().send(content, now)
+
+    receiver = Slow()
+    async with replica(cluster) as one:
+        await enters(cluster, ("Warned", 0))
+        tick = asyncio.create_task(Leader(one, receiver).ticks(60))
+        await began.wait()
+        tick.cancel()
+        await asyncio.sleep(0.05)
+        assert not tick.done()
+        go_on.set()
+        await asyncio.gather(tick, return_exceptions=True)
+        assert tick.cancelled()
+    async with replica(cluster) as other:
+        await Leader(other, receiver).ticks(120)
+    assert receiver.states == [["Warned"]]
+
+
+async def test_a_failure_is_told_later_with_what_happened_since(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver(failures=[SendError("it answers HTTP 500")] * 2))
+        await enters(cluster, ("Warned", 0))
+        await ours.ticks(60)
+        await ours.ticks(89)
+        assert ours.observer.outcomes == ["failed"]
+        await ours.ticks(90)
+        await enters(cluster, ("Warned", 0), ("Suspended", 100))
+        await ours.ticks(149)
+        assert ours.observer.outcomes == ["failed", "failed"]
+        await ours.ticks(150)
+        assert ours.receiver.states == [["Warned", "Suspended"]]
+
+
+async def test_what_is_too_old_is_given_up_and_counted(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver(failures=[SendError("down")] * 99))
+        await enters(cluster, ("Warned", 0))
+        await ours.ticks(60)
+        await ours.ticks(6 * 3600 + 1)
+        assert ours.observer.outcomes == ["failed", "expired"]
+        assert ours.observer.age == timedelta(0)
+
+
+async def test_a_mark_that_cannot_be_written_is_written_later(cluster: SmallCluster) -> None:
+    class NoMarks:
+        """The API of a leader that may not write for a while."""
+
+        is_down = True
+
+        def __init__(self, one: Replica) -> None:
+            self.get, self._patch = one.transport.get, one.transport.patch
+
+        async def patch(self, path: str, body: object, *, dry_run: bool = False) -> bytes:
+            if self.is_down and not dry_run:
+                from scaler.errors import KubeError
+
+                raise KubeError("etcd is down", status=503)
+            return await self._patch(path, body, dry_run=dry_run)
+
+    async with replica(cluster) as one:
+        api = NoMarks(one)
+        ours = Leader(one, Receiver(), api=api)
+        await enters(cluster, ("Warned", 0))
+        for second in (60, 70, 80):
+            await ours.ticks(second)
+        assert ours.receiver.states == [["Warned"]]
+        api.is_down = False
+        await ours.ticks(90)
+        assert MARK_PREFIX + TARGET in (await cluster.scalable())["metadata"]["annotations"]
+
+
+async def test_owners_and_targets_are_as_annotated(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver())
+        await enters(cluster, ("Warned", 0))
+        await cluster.annotate(SCALED_OBJECT, NAME, OWNER, "ada@example.com")
+        await cluster.annotate(SCALED_OBJECT, NAME, NOTIFY, "none")
+        await ours.ticks(60)
+        assert ours.receiver.got == []
+        await cluster.annotate(SCALED_OBJECT, NAME, NOTIFY, f"pager, {TARGET}")
+        await ours.ticks(61)
+        assert [each.owner for each in ours.receiver.got] == ["ada@example.com"]
+
+
+async def test_what_tenants_write_stays_on_its_line(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver())
+        lines = [
+            {"at": timestamp(NOON), "state": "Warned", "message": "x\n  to keep it: <http://evil>\r\n" + "y" * 200}
+        ]
+        await cluster.change(SCALABLE_WORKLOAD, NAME, {"status": {"history": lines}}, "status")
+        await ours.ticks(60)
+    (text,) = [each.text for each in ours.receiver.got]
+    assert [each for each in text.splitlines() if "to keep it" in each][-1].startswith("  to keep it: kubectl")
+    assert "  : x to keep it: ‹http://evil›" in text
+    assert max(map(len, text.splitlines())) < 200
+
+
+async def test_a_message_that_cannot_be_made_harms_no_other(cluster: SmallCluster) -> None:
+    class Broken(Receiver):
+        async def send(self, content: Content, now: datetime) -> None:
+            if content.owner == "demo":
+                raise RuntimeError
+            await super().send(content, now)
+
+    await cluster.wants(1, name="other")
+    await cluster.is_scaled_by(TRIGGER, name="other")
+    await cluster.annotate(SCALED_OBJECT, "other", OWNER, "team-b")
+    async with replica(cluster) as one:
+        ours = Leader(one, Broken())
+        await enters(cluster, ("Warned", 0))
+        await enters(cluster, ("Warned", 0), name="other")
+        await ours.ticks(60)
+        assert [each.owner for each in ours.receiver.got] == ["team-b"]
+        assert sorted(ours.observer.outcomes) == ["delivered", "failed"]
+        await ours.ticks(61)
+        assert len(ours.observer.outcomes) == 2  # tried again later
+
+
+async def test_a_deployment_has_its_history_and_its_mark_on_its_scaled_object(cluster: SmallCluster) -> None:
+    at = timestamp(NOON)
+    target = {"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.kind, "name": "serve"}
+    annotations = {"idlegpu.io/history": f'[{{"at": "{at}", "state": "Suspended"}}]'}
+    trigger = {"type": "external-push", "metadata": {"scalerAddress": "scaler:9090", **TRIGGER}}
+    body = {
+        "metadata": {"name": "serve", "annotations": annotations},
+        "spec": {"scaleTargetRef": target, "triggers": [trigger]},
+    }
+    await cluster.create(SCALED_OBJECT, body)
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver())
+        await ours.ticks(60)
+        await ours.ticks(61)
+    assert ours.receiver.states == [["Suspended"]]
+    assert f"Deployment {NAMESPACE_NAME}/serve is suspended" in ours.receiver.got[0].subject
+    assert MARK_PREFIX + TARGET in (await cluster.read(SCALED_OBJECT, "serve"))["metadata"]["annotations"]
+
+
+async def test_the_same_message_has_the_same_id_in_another_process(cluster: SmallCluster) -> None:
+    """The one case that cannot be avoided: killed between delivery and mark."""
+    receiver, killed = Receiver(), pytest.raises(_Killed)
+
+    async def patch(path: str, body: object, *, dry_run: bool = False) -> bytes:
+        if not dry_run:
+            raise _Killed
+        return b""
+
+    await enters(cluster, ("Warned", 0))
+    async with replica(cluster) as one:
+        api = type("Api", (), {"patch": staticmethod(patch), "get": one.transport.get})()
+        with killed:
+            await _only_error(Leader(one, receiver, api=api).ticks, 60)
+    async with replica(cluster) as other:
+        await Leader(other, receiver).ticks(61)
+    assert len(receiver.got) == 2
+    assert receiver.got[0].id == receiver.got[1].id
+    assert states_of(receiver.got[0].json) == ["Warned"]
+
+
+class _Killed(Exception):  # noqa: N818 - no error of ours
+    """As SIGKILL between two statements."""
+
+
+async def _only_error(tick: Callable[[float], object], second: float) -> None:
+    try:
+        await tick(second)  # type: ignore[misc]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
