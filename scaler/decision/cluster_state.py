@@ -32,7 +32,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.switched_kinds import SwitchedObject
-from scaler.kube.reflector import Absent, Reflecting, State
+from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
@@ -94,6 +94,9 @@ class SwitchedLister(Protocol):
     def get(self, switch: Switch, namespace: str, name: str) -> SwitchedObject | Unknown:
         """The object, or why it is not known."""
 
+    def follow(self, switch: Switch, /) -> Reflector[SwitchedObject] | None:
+        """Follow the kind from now on; None where none is followed."""
+
     def revision(self, namespace: str, /) -> Hashable: ...
 
     async def wait_listed(self) -> None: ...
@@ -105,6 +108,9 @@ class NoSwitchedObjects:
     def get(self, switch: Switch, namespace: str, name: str) -> Unknown:
         message = f"{switch.resource.kind} {namespace}/{name} is not followed"
         return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
+
+    def follow(self, _switch: Switch) -> None:
+        """None is."""
 
     def revision(self, _namespace: str) -> Hashable:
         return None

@@ -1,8 +1,8 @@
 """Copies of the objects with a switch of their own, of the kinds that ScalableWorkloads name.
 
-A kind is followed from when the first ScalableWorkload names it, so that a cluster without it needs no permission for
-it. What cannot be known of an object is a value with its reason: a kind that is not installed or may not be listed
-makes its targets unknown, never idle.
+A kind is followed from when the first ScalableWorkload names it, or an IdlePolicy may attach it, so that a cluster
+without either needs no permission for it. What cannot be known of an object is a value with its reason: a kind that is
+not installed or may not be listed makes its targets unknown, never idle.
 """
 
 import asyncio
@@ -61,10 +61,10 @@ class SwitchedObjects:
         if switch is not None:
             self.follow(switch)
 
-    def follow(self, switch: Switch) -> None:
+    def follow(self, switch: Switch) -> Reflector[SwitchedObject]:
         resource = switch.resource
-        if resource in self._reflectors:
-            return
+        if (known := self._reflectors.get(resource)) is not None:
+            return known
         reflector = Reflector(self._transport, resource, SwitchedObject, namespaces=self._namespaces)
         reflector.subscribe(lambda change: self._heard(resource, change))
         self._reflectors[resource] = reflector
@@ -72,6 +72,7 @@ class SwitchedObjects:
         task = asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}")
         self._tasks.add(task)
         task.add_done_callback(lambda ended: self._ended(resource, ended))
+        return reflector
 
     async def wait_listed(self) -> None:
         """Returns once all kinds are listed or refused, or after a while; a kind is waited for only once."""

@@ -74,6 +74,8 @@ class Switch:
     refusal: Callable[[SwitchedObject], str] = lambda _: ""
     """Why it cannot be stopped, in words; empty where it can."""
     last_activity: Callable[[SwitchedObject], datetime | None] = lambda _: None
+    requests_gpus: Callable[[SwitchedObject, GpuResources], bool]
+    """Whether its own specification does."""
 
     def selector(self, name: str) -> str:
         return f"{self.pod_label}={name}"
@@ -142,6 +144,13 @@ def _service_gpu_pods(service: SwitchedObject, _gpus: GpuResources) -> int:
     return 0 if service.spec.predictor.min_replicas == 0 else 1
 
 
+def _service_requests_gpus(service: SwitchedObject, gpus: GpuResources) -> bool:
+    predictor = service.spec.predictor
+    model = 0 if predictor.model is None else gpus.of_container(predictor.model)
+    worker = 0 if predictor.worker_spec is None else gpus.of_pod(predictor.worker_spec)
+    return bool(gpus.of_pod(predictor) or model or worker)
+
+
 def _annotated(key: str, value: str | None) -> Patch:
     return {"metadata": {"annotations": {key: value}}}
 
@@ -156,6 +165,7 @@ SWITCHES: Mapping[tuple[str, str], Switch] = {
             stop=lambda _notebook, at: _annotated(NOTEBOOK_STOPPED, at),
             start=lambda _notebook: _annotated(NOTEBOOK_STOPPED, None),
             expected_gpu_pods=_notebook_gpu_pods,
+            requests_gpus=lambda notebook, gpus: _notebook_gpu_pods(notebook, gpus) > 0,
             last_activity=lambda notebook: instant_of(notebook.metadata.annotations.get(LAST_ACTIVITY, "")),
         ),
         Switch(
@@ -167,6 +177,7 @@ SWITCHES: Mapping[tuple[str, str], Switch] = {
             start=_start_service,
             expected_gpu_pods=_service_gpu_pods,
             refusal=_service_refusal,
+            requests_gpus=_service_requests_gpus,
         ),
     )
 }
