@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import structlog
+from msgspec.structs import replace
 
 from scaler.decision.switches import Switch, switch_of
 from scaler.idleness.reasons import UnknownReason
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 _FIRST_LIST = timedelta(seconds=5)
 """How long the first tick that meets a new kind waits for its list."""
 
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
 SwitchedKey = tuple[str, str, str, str]
 """(namespace, API group, kind, name), as the index `subject` of ScalableWorkloads has it."""
 
@@ -39,6 +42,7 @@ class SwitchedObjects:
     ) -> None:
         self._transport, self._namespaces, self._max_age = transport, namespaces, max_age
         self._reflectors: dict[Resource, Reflector[SwitchedObject]] = {}
+        self._wanted: dict[Resource, Switch] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._awaited: set[Resource] = set()
         """Kinds that no tick has waited for yet."""
@@ -63,9 +67,10 @@ class SwitchedObjects:
 
     def follow(self, switch: Switch) -> Reflector[SwitchedObject]:
         resource = switch.resource
+        self._wanted[resource] = switch
         if (known := self._reflectors.get(resource)) is not None:
             return known
-        reflector = Reflector(self._transport, resource, SwitchedObject, namespaces=self._namespaces)
+        reflector = Reflector(self._transport, resource, SwitchedObject, namespaces=self._namespaces, keep=_kept)
         reflector.subscribe(lambda change: self._heard(resource, change))
         self._reflectors[resource] = reflector
         self._awaited.add(resource)
@@ -75,7 +80,12 @@ class SwitchedObjects:
         return reflector
 
     async def wait_listed(self) -> None:
-        """Returns once all kinds are listed or refused, or after a while; a kind is waited for only once."""
+        """Returns once all kinds are listed or refused, or after a while; a kind is waited for only once.
+
+        One whose reflector broke is followed anew.
+        """
+        for switch in self._wanted.values():
+            self.follow(switch)
         awaited, self._awaited = self._awaited, set()
         followed = [self._reflectors[each] for each in awaited if each in self._reflectors]
         with suppress(TimeoutError):
@@ -126,11 +136,17 @@ class SwitchedObjects:
             callback((change.key[0], resource.group, resource.kind, change.key[1]))
 
     def _ended(self, resource: Resource, task: asyncio.Task[None]) -> None:
-        """A reflector runs for ever. One that broke is followed anew when the next ScalableWorkload is heard of."""
+        """A reflector runs for ever. One that broke is followed anew at the next tick."""
         self._reflectors.pop(resource, None)
         self._tasks.discard(task)
         if not task.cancelled():
             log.error("a reflector ended", kind=resource.kind, error=repr(task.exception()))
+
+
+def _kept(found: SwitchedObject) -> SwitchedObject:
+    """Without an annotation that only kubectl reads."""
+    annotations = {key: value for key, value in found.metadata.annotations.items() if key != _LAST_APPLIED}
+    return replace(found, metadata=replace(found.metadata, annotations=annotations))
 
 
 def _matters(found: SwitchedObject) -> object:
