@@ -285,7 +285,7 @@ def _recipient_of(scalable: ScalableWorkload) -> tuple[str, str, bool]:
 
 
 def _suspended_at(workload: Workload) -> datetime | None:
-    return cause.at if (cause := suspended_annotation(workload)) is not None else _evicted_at(workload)
+    return cause.at if (cause := suspended_annotation(workload.metadata)) is not None else _evicted_at(workload)
 
 
 def _evicted_at(workload: Workload) -> datetime | None:

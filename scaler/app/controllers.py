@@ -55,6 +55,7 @@ class LeaderControllers:
             scalable_workloads=wiring.reflectors.scalable_workloads,
             workloads=wiring.reflectors.workloads,
             pods=wiring.reflectors.pods,
+            switched=wiring.reflectors.switched,
             decision_cache=wiring.decision_cache,
             observe=sink.reconciled,
         )

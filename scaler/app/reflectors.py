@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from scaler.admission.provisioning.watch import RequestWatch
@@ -17,6 +18,7 @@ from scaler.decision.cluster_state import (
 )
 from scaler.decision.decision_cache import Key
 from scaler.decision.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
+from scaler.decision.switched_objects import SwitchedKey, SwitchedObjects
 from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import Change, Index, Keep, T, whole
 from scaler.kube.objects.core import Pod
@@ -36,7 +38,14 @@ from scaler.suspension.boost_controller import boost_indexes
 class Reflectors:
     """Of what is evaluated, in the namespaces that are watched."""
 
-    def __init__(self, transport: KubeTransport, gpus: GpuResources, namespaces: Collection[str]) -> None:
+    def __init__(
+        self,
+        transport: KubeTransport,
+        gpus: GpuResources,
+        namespaces: Collection[str],
+        *,
+        max_age: timedelta = timedelta(minutes=3),
+    ) -> None:
         def reflect(
             resource: Resource, kind: type[T], indexes: Mapping[str, Index[T]], keep: Keep[T] = whole
         ) -> Reflector[T]:
@@ -48,6 +57,8 @@ class Reflectors:
         )
         self.workloads = reflect(WORKLOAD, Workload, workload_indexes() | boost_indexes(), kept_workload)
         self.pods = reflect(POD, Pod, pod_indexes(gpus), kept_pods(gpus, with_nodes=not namespaces))
+        self.switched = SwitchedObjects(transport, namespaces=namespaces, max_age=max_age)
+        self.scalable_workloads.subscribe(self.switched.scalable_heard)
 
     def cluster(self, gpus: GpuResources) -> ClusterState:
         return ClusterState(
@@ -56,6 +67,7 @@ class Reflectors:
             workloads=self.workloads,
             pods=self.pods,
             gpus=gpus,
+            switched=self.switched,
         )
 
     @property
@@ -118,6 +130,7 @@ class ReEvaluation:
         self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
         self.reflectors.workloads.subscribe(self._workload_changed)
+        self.reflectors.switched.subscribe(self._switched_changed)
 
     def target_changed(self, namespace: str, target: ScaleTargetRef) -> None:
         for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
@@ -138,4 +151,8 @@ class ReEvaluation:
         if workload is None or not spec_or_annotations_changed(change):
             return
         for scalable in self.cluster.scalers_of(workload):
+            self.target_changed(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
+
+    def _switched_changed(self, key: SwitchedKey) -> None:
+        for scalable in self.reflectors.scalable_workloads.by_index("subject", key):
             self.target_changed(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))

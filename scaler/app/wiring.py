@@ -80,7 +80,7 @@ class Wiring:
         self._settings = settings
         self.source = source
         self.transport = transport
-        self.reflectors = Reflectors(transport, gpus, kubernetes.namespaces)
+        self.reflectors = Reflectors(transport, gpus, kubernetes.namespaces, max_age=kubernetes.max_view_age)
         self.cluster_reflectors = ClusterReflectors(transport, is_confined=bool(kubernetes.namespaces))
         self.cluster = self.reflectors.cluster(gpus)
         self.decision_cache = self._empty_cache()
@@ -115,6 +115,7 @@ class Wiring:
         stack.push_async_callback(transport.close)
         wiring = cls(settings, sink, source, transport, published=published)
         stack.push_async_callback(wiring.scales.close)
+        stack.push_async_callback(wiring.reflectors.switched.close)
         return wiring
 
     @property

@@ -6,6 +6,7 @@ Laws:
   of that kind is met; until it is listed the job is not known, and nothing is done about it.
 * Single pods and groups that Kueue admits one by one belong to a Deployment, StatefulSet or LeaderWorkerSet, which is
   the job then.
+* A Notebook or InferenceService is the job, and not what its controller makes of it.
 * A job whose Workload has finished is none any more.
 """
 
@@ -20,6 +21,7 @@ import msgspec
 from scaler.attachment.policy import Job
 from scaler.clock import Turns
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
+from scaler.decision.switches import SWITCHES, Switch
 from scaler.decision.workloads import group_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
@@ -31,6 +33,7 @@ from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Resource
 from scaler.kube.objects.scaled_kinds import ScaledKind
+from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Denied, Reflector
 from scaler.kube.transport import KubeTransport
 
@@ -68,6 +71,7 @@ class JobWatch:
         self._discovery = Discovery(transport)
         self._scaled = {each: self._reflector(each, ScaledKind, _with_gpus(cluster.gpus)) for each in SCALED_KINDS}
         self._owners: dict[OwnerKind, Reflector[PartialObjectMetadata]] = {}
+        self._switched: dict[OwnerKind, Reflector[SwitchedObject]] = {}
         self._unresolved: dict[OwnerKind, str] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._needed = asyncio.Event()
@@ -102,11 +106,13 @@ class JobWatch:
     async def follow(self) -> None:
         """Follow the kinds of all owners of Workloads with GPUs."""
         self._needed.set()
+        self._follow_switched()
         turns, wanted = Turns(), dict[OwnerKind, str]()
         for workload in self._cluster.workloads.items():
             owner = workload.metadata.controller_owner
             kind = None if owner is None else (group_of(owner.api_version), owner.kind)
-            if owner is not None and kind not in self._owners and kind not in _OF_PODS and self._waits(workload):
+            known = kind in self._owners or kind in _OF_PODS or kind in SWITCHES
+            if owner is not None and not known and self._waits(workload):
                 wanted[group_of(owner.api_version), owner.kind] = owner.api_version
             await turns.give_way()
         self._unresolved = {}
@@ -127,6 +133,11 @@ class JobWatch:
             for each in reflector.items():
                 found[each.metadata.uid] = self._of_scaled(resource, each, with_models=with_models)
                 await turns.give_way()
+        for kind, switched in self._switched.items():
+            for one in switched.items():
+                if (job := self._of_switched(SWITCHES[kind], one)) is not None:
+                    found[job.uid] = job
+                await turns.give_way()
         return [*found.values()]
 
     def scale_of(self, job: Job) -> Scale | None:
@@ -146,12 +157,20 @@ class JobWatch:
 
     @property
     def _followed(self) -> list[Reflector[Any]]:
-        return [*self._scaled.values(), *self._owners.values()]
+        return [*self._scaled.values(), *self._owners.values(), *self._switched.values()]
 
     def _heard(self, change: Change[Any]) -> None:
         """Most changes of a job are of its status."""
         if change.old is None or change.new is None or _matters(change.old) != _matters(change.new):
             self._changed()
+
+    def _follow_switched(self) -> None:
+        """Those that the evaluation reads too."""
+        for kind, switch in SWITCHES.items():
+            reflector = self._cluster.switched.follow(switch)
+            if reflector is not None and self._switched.get(kind) is not reflector:
+                self._switched[kind] = reflector
+                reflector.subscribe(self._heard)
 
     async def _follow(self, kind: OwnerKind, api_version: str) -> None:
         try:
@@ -176,7 +195,8 @@ class JobWatch:
 
     def _of_workload(self, workload: Workload, *, with_models: bool) -> Job | None:
         owner = workload.metadata.controller_owner
-        if owner is None or (group_of(owner.api_version), owner.kind) in _OF_PODS:
+        kind = None if owner is None else (group_of(owner.api_version), owner.kind)
+        if owner is None or kind in _OF_PODS or kind in SWITCHES:
             return None
         followed = self._owners.get((group_of(owner.api_version), owner.kind))
         seen = followed.get(workload.metadata.namespace, owner.name) if followed is not None else None
@@ -217,14 +237,36 @@ class JobWatch:
             problem=f"it has {replicas} replicas; only what has one is scaled between 1 and 0" if replicas > 1 else "",
         )
 
+    def _of_switched(self, switch: Switch, found: SwitchedObject) -> Job | None:
+        """None for one without GPUs. Those of an InferenceService may be requested by its ServingRuntime only."""
+        metadata, spec = found.metadata, found.spec
+        pods = self._cluster.pods_of_selector(metadata.namespace, switch.selector(metadata.name))
+        if metadata.deletion_timestamp or not (pods or switch.requests_gpus(found, self._cluster.gpus)):
+            return None
+        return Job(
+            namespace=metadata.namespace,
+            api_version=switch.resource.api_version,
+            kind=switch.resource.kind,
+            name=metadata.name,
+            uid=metadata.uid,
+            namespace_labels=self._labels_of(metadata.namespace),
+            labels=metadata.labels,
+            queue=metadata.labels.get(QUEUE_LABEL, ""),
+            priority_class=metadata.labels.get(PRIORITY_LABEL)
+            or spec.template.spec.priority_class_name
+            or spec.predictor.priority_class_name,
+            gpu_models=self._models_of(pods),
+            problem=switch.refusal(found),
+        )
+
     def _models_of(self, pods: Iterable[GpuPod]) -> frozenset[str] | None:
         found = frozenset(model for pod in pods for model in self._models(pod) if model)
         return found or None
 
 
-def _matters(found: PartialObjectMetadata | ScaledKind) -> object:
+def _matters(found: PartialObjectMetadata | ScaledKind | SwitchedObject) -> object:
     metadata = found.metadata
-    spec = found.spec if isinstance(found, ScaledKind) else None
+    spec = None if isinstance(found, PartialObjectMetadata) else found.spec
     return metadata.uid, metadata.labels, metadata.deletion_timestamp, spec
 
 
@@ -243,9 +285,17 @@ def _selector(resource: Resource, found: ScaledKind) -> str:
 def _with_gpus(gpus: GpuResources) -> Keep[ScaledKind]:
     def kept(found: ScaledKind) -> ScaledKind | None:
         asks = any(gpus.of_pod(each.spec) for each in found.spec.templates)
-        return msgspec.structs.replace(found, metadata=_read(found.metadata)) if asks else None
+        is_job = asks and not _is_made_of_switched(found.metadata)
+        return msgspec.structs.replace(found, metadata=_read(found.metadata)) if is_job else None
 
     return kept
+
+
+def _is_made_of_switched(metadata: ObjectMeta) -> bool:
+    """Whether it is a Notebook's or an InferenceService's, whose controller would undo what KEDA does to it."""
+    owner = metadata.controller_owner
+    is_owned = owner is not None and (group_of(owner.api_version), owner.kind) in SWITCHES
+    return is_owned or any(each.pod_label in metadata.labels for each in SWITCHES.values())
 
 
 def _metadata_read(found: PartialObjectMetadata) -> PartialObjectMetadata:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Required, TypedDict, TypeVar
 
 from scaler.clock import Turns
 from scaler.decision import target_state
+from scaler.decision.switches import Switch, observe_switched, switch_of
 from scaler.decision.target_state import ObservedTarget
 from scaler.decision.workloads import (
     POLICY_LABEL,
@@ -22,13 +23,16 @@ from scaler.decision.workloads import (
     wake_request,
 )
 from scaler.idleness import pods as core
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.kube.object_cache import Index, KubeObject
-from scaler.kube.objects.core import Pod
+from scaler.kube.objects.core import ObjectMeta, Pod
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.reflector import Absent, Reflecting, State
+from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
@@ -82,6 +86,37 @@ class ObjectLister(WatchHealth, Protocol[T_co]):
 
     def within(self, namespace: str) -> WatchHealth:
         """How well those of one namespace are followed. One may be hidden while others are seen."""
+
+
+class SwitchedLister(Protocol):
+    """The objects with a switch of their own, as last seen."""
+
+    def get(self, switch: Switch, namespace: str, name: str) -> SwitchedObject | Unknown:
+        """The object, or why it is not known."""
+
+    def follow(self, switch: Switch, /) -> Reflector[SwitchedObject] | None:
+        """Follow the kind from now on; None where none is followed."""
+
+    def revision(self, namespace: str, /) -> Hashable: ...
+
+    async def wait_listed(self) -> None: ...
+
+
+class NoSwitchedObjects:
+    """None is followed, so none is known."""
+
+    def get(self, switch: Switch, namespace: str, name: str) -> Unknown:
+        message = f"{switch.resource.kind} {namespace}/{name} is not followed"
+        return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
+
+    def follow(self, _switch: Switch) -> None:
+        """None is."""
+
+    def revision(self, _namespace: str) -> Hashable:
+        return None
+
+    async def wait_listed(self) -> None:
+        """There is nothing to wait for."""
 
 
 def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
@@ -221,6 +256,7 @@ class ClusterState:
     workloads: ObjectLister[Workload]
     pods: ObjectLister[Pod]
     gpus: GpuResources
+    switched: SwitchedLister = field(default_factory=NoSwitchedObjects)
     _gpu_pods: PerObjectCache[Pod, core.GpuPod] = field(default_factory=PerObjectCache, init=False, repr=False)
     _observed: PerObjectCache[Workload, target_state.ObservedWorkload] = field(
         default_factory=PerObjectCache, init=False, repr=False
@@ -248,11 +284,34 @@ class ClusterState:
         )
 
     def workload_of(self, scalable: ScalableWorkload) -> Workload | None:
-        """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished."""
+        """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished.
+
+        None for an object with a switch of its own, whether or not Kueue has Workloads for its pods.
+        """
         if scalable.spec.workload_ref:
             return self.workloads.get(scalable.metadata.namespace, scalable.spec.workload_ref.name)
+        if switch_of(scalable.spec.job_ref) is not None:
+            return None
         owned = self.workloads.by_index("owner", scaled_by_key(scalable))
         return owned[0] if len(owned) == 1 else max(owned, key=self._preference, default=None)
+
+    def switched_of(self, scalable: ScalableWorkload) -> tuple[Switch, SwitchedObject | Unknown] | None:
+        """The object with a switch of its own that is scaled, or why it is not known; None for any other kind."""
+        job = scalable.spec.job_ref
+        switch = switch_of(job)
+        if job is None or switch is None:
+            return None
+        return switch, self.switched.get(switch, scalable.metadata.namespace, job.name)
+
+    def scaled_metadata(self, scalable: ScalableWorkload) -> tuple[str, ObjectMeta] | None:
+        """What is scaled, by kind and name, with its metadata; None where it is not known."""
+        if (switched := self.switched_of(scalable)) is not None:
+            switch, found = switched
+            if isinstance(found, Unknown):
+                return None
+            return f"{switch.resource.kind} {found.metadata.name}", found.metadata
+        workload = self.workload_of(scalable)
+        return None if workload is None else (f"Workload {workload.metadata.name}", workload.metadata)
 
     def scalers_of(self, workload: Workload) -> list[ScalableWorkload]:
         """All that name the Workload, or the job that owns it. Of several only the oldest acts."""
@@ -322,7 +381,7 @@ class ClusterState:
         `wake` is a wake-up that others request, in words; `at` is the instant at which its grant must be active,
         None where that does not matter.
         """
-        workload, grant = self.workload_of(scalable), grant_of(scalable)
+        grant = grant_of(scalable)
         own_wake = wake_request(
             scalable.metadata.annotations,
             where=f"ScalableWorkload {scalable.metadata.name}",
@@ -330,24 +389,54 @@ class ClusterState:
         )
         return ObservedTarget(
             desired_replicas=scalable.spec.replicas,
-            workload=self._observe(workload) if workload else None,
-            pods=self.pods_of_workload(workload) if workload else (),
+            **self._observed_object(scalable),
             was_bound=bool(scalable.status.workload_uid),
             wake_request=own_wake or wake,
             warned_at=scalable.status.warned_at,
             wakes_foreign=bool(own_wake),
             grant=grant.words if grant and at and not grant.is_withdrawn and at < grant.expires_at else "",
             is_held=scalable.status.grant is not None,
-            taken_by=self._taken_by(scalable, workload) if workload else "",
         )
 
-    def _taken_by(self, scalable: ScalableWorkload, workload: Workload) -> str:
-        """The oldest other ScalableWorkload of the same Workload, where there is an older one: it alone acts."""
-        oldest = self.scaler_of(workload)
+    def _observed_object(self, scalable: ScalableWorkload) -> "_ObservedObject":
+        """The Workload, or the object with a switch of its own, and its pods."""
+        if (switched := self.switched_of(scalable)) is not None:
+            return self._observed_switched(scalable, *switched)
+        workload = self.workload_of(scalable)
+        if workload is None:
+            return _ObservedObject(workload=None)
+        taken_by = self._taken_by(scalable, self.scaler_of(workload))
+        return _ObservedObject(
+            workload=self._observe(workload), pods=self.pods_of_workload(workload), taken_by=taken_by
+        )
+
+    def _observed_switched(
+        self, scalable: ScalableWorkload, switch: Switch, found: SwitchedObject | Unknown
+    ) -> "_ObservedObject":
+        if isinstance(found, Unknown):
+            return _ObservedObject(workload=None, unseen=found)
+        same = self.scalable_workloads.by_index("subject", scaled_by_key(scalable))
+        return _ObservedObject(
+            workload=observe_switched(switch, found, self.gpus, resumed_at=scalable.status.resumed_at),
+            pods=self.pods_of_selector(found.metadata.namespace, switch.selector(found.metadata.name)),
+            taken_by=self._taken_by(scalable, min(same, key=_standing, default=None)),
+        )
+
+    def _taken_by(self, scalable: ScalableWorkload, oldest: ScalableWorkload | None) -> str:
+        """The oldest ScalableWorkload of the same object, where that is another one: it alone acts."""
         is_taken = (
             oldest and oldest.metadata.deletion_timestamp is None and oldest.metadata.uid != scalable.metadata.uid
         )
         return oldest.metadata.name if oldest and is_taken else ""
+
+
+class _ObservedObject(TypedDict, total=False):
+    """The fields of an ObservedTarget that are about what is scaled."""
+
+    workload: Required[target_state.ObservedWorkload | None]
+    pods: Sequence[core.GpuPod]
+    taken_by: str
+    unseen: Unknown
 
 
 def _standing(scalable: ScalableWorkload) -> tuple[bool, float, str]:

@@ -24,6 +24,8 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | idle, mode enforce                               | 0 GPUsIdle                   |
 | unknown                                          | none (error)                 |
 
+Idle GPUs of a target whose own controller has seen activity within `idleAfter` count as busy.
+
 Why waiting for quota is 1: no pod exists, so no metric does; an answer of 0 would suspend a workload that was just
 resumed before it ever ran.
 """
@@ -140,6 +142,7 @@ class Decision:
             self.noticeable_at,
             self.warning_at,
             self._warned_long_enough_at,
+            *self._activity_ends_at,
         )
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
 
@@ -147,6 +150,14 @@ class Decision:
     def _warned_long_enough_at(self) -> datetime | None:
         standing = None if self.idle_since is None else _standing(self.target, self.idle_since, self.read_since)
         return None if standing is None or self.policy.warning is None else standing + self.policy.warning
+
+    @property
+    def _activity_ends_at(self) -> tuple[datetime, ...]:
+        """When the activity that its own controller has seen is over, and when it does not count as work any more."""
+        seen = self.target.last_activity
+        if seen is None or seen > self.decided_at:
+            return () if seen is None else (seen,)
+        return (seen + self.policy.window,)
 
     @property
     def _may_shrink(self) -> bool:
@@ -282,7 +293,7 @@ def _answer_running(
         return Active(
             reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
         )
-    return _answer_measured(now - target.running_since, verdict, policy, target, waits)
+    return _answer_measured(now, verdict, policy, target, waits)
 
 
 def _until(instant: datetime) -> str:
@@ -304,9 +315,10 @@ def _waits_for_warning(
 
 
 def _answer_measured(
-    ran: timedelta, verdict: WorkloadVerdict, policy: Policy, target: TargetState, waits: str
+    now: datetime, verdict: WorkloadVerdict, policy: Policy, target: TargetState, waits: str
 ) -> Answer:
     warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
+    ran, seen = now - (target.running_since or now), target.last_activity
     if ran < policy.warm_up:
         return Active(reason=DecisionReason.WARMING_UP, message=f"running for {_rough(ran)} of {warm_up} warm-up")
     match verdict.verdict:
@@ -317,6 +329,9 @@ def _answer_measured(
             return Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message=too_short)
         case Unknown() as unknown:
             return unknown
+        case Idle() if seen is not None and now - seen < policy.window:
+            message = f"GPUs idle, but activity reported at {seen:%Y-%m-%dT%H:%M:%SZ}, within the last {window}"
+            return Active(reason=DecisionReason.GPUS_BUSY, message=message)
         case Idle():
             return _answer_idle(policy, target, waits)
 
@@ -353,15 +368,16 @@ def _answer_enforced(policy: Policy, target: TargetState, quiet: str) -> Answer:
 
 
 _NOT_PLANNABLE = (
-    "reclaim OnPressure and PriorityBoost are for ScalableWorkloads, whose quota is known; scale one, or set reclaim "
-    "to Always"
+    "reclaim OnPressure and PriorityBoost are for ScalableWorkloads of Kueue Workloads, whose quota is known; scale "
+    "one, or set reclaim to Always"
 )
 
 
 def _idle_since(
     target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime
 ) -> datetime | None:
-    """Since when enough GPUs are quiet: the end of their last work, and not before the warm-up ended.
+    """Since when enough GPUs are quiet: the end of their last work, or the activity that its own controller has seen
+    last, and not before the warm-up ended.
 
     None while too few of them are, and while one is unknown.
     """
@@ -373,5 +389,5 @@ def _idle_since(
     needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
     if len(quiet) < needed:
         return None
-    since = max(target.running_since + policy.warm_up, quiet[needed - 1])
+    since = max(target.running_since + policy.warm_up, quiet[needed - 1], target.last_activity or target.running_since)
     return since if since < now else None

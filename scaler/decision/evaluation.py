@@ -208,6 +208,7 @@ class Evaluator:
         intake = await self.sampler.refresh(end=at, span=self._span())
         self._doubt = intake.doubt
         await self.demands.ask(at)
+        await self.cluster.switched.wait_listed()
         own = [each.scaled_object for each in inputs.own.values()]
         await self.scales.refresh(own)
         if is_other:
@@ -285,7 +286,7 @@ class Evaluator:
         cluster = self.cluster
         stores = cluster.scalable_workloads, cluster.workloads, cluster.pods, self.scales
         doubts = self._view_doubt(namespace), self.demands.doubt_in(namespace)
-        return *(each.revision(namespace) for each in stores), *doubts
+        return *(each.revision(namespace) for each in stores), cluster.switched.revision(namespace), *doubts
 
     def _decided(self, scaled_object: ScaledObject, at: datetime) -> EvaluatedScaledObject | None:
         """The ScaledObject's entry; None where no trigger names this scaler."""
@@ -366,9 +367,8 @@ class Evaluator:
         grant = grant_of(scalable) if target.grant else None
         until = None if grant is None else grant.expires_at
         annotations = [keep]
-        if (workload := self.cluster.workload_of(scalable)) is not None and workload.metadata.annotations:
-            where = f"Workload {workload.metadata.name}"
-            annotations.append((where, keep_overrides(workload.metadata.annotations, where=where)))
+        if (scaled := self.cluster.scaled_metadata(scalable)) is not None and scaled[1].annotations:
+            annotations.append((scaled[0], keep_overrides(scaled[1].annotations, where=scaled[0])))
         return ScaleTarget(state=state_of(target), pods=target.pods, annotations=tuple(annotations), until=until)
 
     def _scaled(self, scaled_object: ScaledObject, scale: Scale) -> ScaleTarget:

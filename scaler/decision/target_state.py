@@ -32,6 +32,10 @@ Asked to be at 1:
 | admitted, GPU pods not all running  | Starting                  |
 | admitted, all GPU pods running      | Running                   |
 
+An object with a switch of its own (`switches`) is a Workload here that has no quota, and is admitted while it is not
+stopped. One that runs with our annotation although it is asked to be at 0 was started by another client: its phase is
+that of one at 1, and the start is a wake-up.
+
 What is done next about a ScalableWorkload follows from its phase: `scaler.suspension.transitions`.
 """
 
@@ -68,7 +72,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedWorkload:
-    """A Kueue Workload as observed, reduced to what a suspension depends on."""
+    """A Kueue Workload, or an object with a switch of its own, reduced to what a suspension depends on."""
 
     namespace: str
     name: str
@@ -92,6 +96,15 @@ class ObservedWorkload:
     """Pods with GPUs that it was admitted with, less those Kueue knows to be done."""
     queue: str = ""
     cluster_queue: str = ""
+    kind: str = "Workload"
+    has_quota: bool = True
+    """Whether it is Kueue's. What is not has no quota that plans could free."""
+    refusal: str = ""
+    """Why it cannot be suspended, in words; empty where it can."""
+    has_spent_annotation: bool = False
+    """Whether it carries our annotation from a suspension that another client has ended."""
+    last_activity: datetime | None = None
+    """When its own controller saw it at work last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +125,15 @@ class ObservedTarget:
     """Whether it has a grant, even one that has expired or cannot be read: the PlanExecutor removes that."""
     taken_by: str = ""
     """The older ScalableWorkload that scales the same Workload; empty where there is none."""
+    unseen: Unknown | None = None
+    """Why there is no `workload`, where that is known of an object with a switch of its own."""
+
+    @property
+    def is_started_by_other(self) -> bool:
+        """Whether it was suspended by us, and another client has started it by its own switch."""
+        workload = self.workload
+        is_ours = workload is not None and workload.active and workload.suspended_by_us and not workload.has_quota
+        return is_ours and self.desired_replicas == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +157,9 @@ class TargetState:
     doubt: Unknown | None = None
     """Why the target itself cannot be known: it vanished, is refused, or its policy is invalid."""
     is_plannable: bool = True
-    """Whether plans can take it: they are about quota, and only a ScalableWorkload's is known."""
+    """Whether plans can take it: they are about quota, and only that of a Kueue Workload is known."""
+    last_activity: datetime | None = None
+    """When its own controller saw it at work last: it may make the target busier, never idle."""
 
     @property
     def admitted_replicas(self) -> int:
@@ -151,10 +175,17 @@ def state_of(target: ObservedTarget) -> TargetState:
         message=message,
         running_since=running_since(target.pods),
         warned_at=target.warned_at,
-        wake_request=target.wake_request,
+        wake_request=target.wake_request or _start_of_other(target),
         grant=target.grant,
         doubt=_doubt(target, phase, message),
+        is_plannable=target.workload is None or target.workload.has_quota,
+        last_activity=target.workload.last_activity if target.workload else None,
     )
+
+
+def _start_of_other(target: ObservedTarget) -> str:
+    workload = target.workload if target.is_started_by_other else None
+    return f"{workload.kind} {workload.name} was started" if workload else ""
 
 
 _Found = tuple[Phase, str]
@@ -163,16 +194,23 @@ _Found = tuple[Phase, str]
 
 def _phase(target: ObservedTarget) -> _Found:
     workload = target.workload
+    if workload is None and target.unseen is not None:
+        return Phase.NO_WORKLOAD, target.unseen.message
     if workload is None:
         return Phase.NO_WORKLOAD, f"its Kueue Workload {'has vanished' if target.was_bound else 'does not exist (yet)'}"
     if target.taken_by:
-        taken = f"ScalableWorkload {target.taken_by} scales Workload {workload.name} already; delete one of the two"
+        taken = f"ScalableWorkload {target.taken_by} scales {_named(workload)} already; delete one of the two"
         return Phase.REFUSED, taken
     if workload.finished:
-        return Phase.FINISHED, f"Workload {workload.name} has finished"
-    if workload.is_plain_pod:
-        return Phase.REFUSED, _REFUSAL
-    return (_phase_at_zero if target.desired_replicas == 0 else _phase_at_one)(target, workload)
+        return Phase.FINISHED, f"{_named(workload)} has finished"
+    if workload.is_plain_pod or workload.refusal:
+        return Phase.REFUSED, workload.refusal or _REFUSAL
+    is_at_zero = target.desired_replicas == 0 and not target.is_started_by_other
+    return (_phase_at_zero if is_at_zero else _phase_at_one)(target, workload)
+
+
+def _named(workload: ObservedWorkload) -> str:
+    return f"{workload.kind} {workload.name}"
 
 
 _REFUSAL = (
@@ -182,17 +220,18 @@ _REFUSAL = (
 
 
 def _phase_at_zero(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
-    if workload.active and target.is_held:
+    if workload.active and target.is_held and workload.has_quota:
         return _phase_held(workload)
     if workload.active:
-        return Phase.SUSPENDING, "deactivating the Workload"
+        return Phase.SUSPENDING, f"deactivating the {workload.kind}"
     if not workload.suspended_by_us:
         return Phase.SUSPENDING, "was inactive already; recording that it stays inactive"
     if workload.quota_reserved:
         return Phase.SUSPENDING, "deactivated; Kueue still holds its quota"
     if ending := [pod for pod in target.pods if pod.phase not in TERMINAL]:
-        return Phase.SUSPENDING, f"quota released; {len(ending)} pod(s) still end"
-    return Phase.SUSPENDED, "deactivated, quota released, no pod left"
+        done = "quota released" if workload.has_quota else "stopped"
+        return Phase.SUSPENDING, f"{done}; {len(ending)} pod(s) still end"
+    return Phase.SUSPENDED, "deactivated, quota released, no pod left" if workload.has_quota else "stopped, no pod left"
 
 
 def _phase_held(workload: ObservedWorkload) -> _Found:
@@ -212,17 +251,21 @@ def _phase_at_one(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
     running = running_gpu_pods(target.pods)
     if len(running) < workload.expected_gpu_pods or len(running) < len(gpu_pods(target.pods)):
         return Phase.STARTING, f"{len(running)} of {workload.expected_gpu_pods} GPU pods run"
-    return Phase.RUNNING, f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; all GPU pods run"
+    admitted = f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; " if workload.has_quota else ""
+    return Phase.RUNNING, f"{admitted}all GPU pods run"
 
 
 def _phase_inactive(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
     if not (workload.suspended_by_us or target.wakes_foreign):
+        if not workload.has_quota:
+            stopped = f"another client stopped it; start {_named(workload)}, or set annotation idlegpu.io/wake"
+            return Phase.DEACTIVATED_BY_OTHER, stopped
         why = f" ({workload.eviction_reason})" if workload.eviction_reason else ""
         message = f"another client set spec.active to false{why}; set annotation idlegpu.io/wake to run it again"
         return Phase.DEACTIVATED_BY_OTHER, message
     if workload.quota_reserved:
         return Phase.SUSPENDING, "scaled to 1 again; waiting until Kueue has released its quota"
-    return Phase.RESUMING, "activating the Workload"
+    return Phase.RESUMING, f"activating the {workload.kind}"
 
 
 def _why_it_waits(workload: ObservedWorkload) -> str:
@@ -235,16 +278,21 @@ def _why_it_waits(workload: ObservedWorkload) -> str:
 
 
 def _doubt(target: ObservedTarget, phase: Phase, message: str) -> Unknown | None:
-    is_active = target.workload is not None and target.workload.active
+    workload = target.workload
+    is_active = workload is not None and workload.active
+    if workload is None and target.unseen is not None:
+        return target.unseen
     match phase:
         case Phase.REFUSED:
             return Unknown(reason=UnknownReason.UNSUPPORTED_WORKLOAD, message=message)
         case Phase.NO_WORKLOAD if target.was_bound:
             return Unknown(reason=UnknownReason.WORKLOAD_MISSING, message=message)
         case Phase.SUSPENDING if is_active:
-            return Unknown(reason=UnknownReason.SUSPENDING, message="scaled to 0; its Workload is still active")
-        case Phase.RUNNING if not gpu_pods(target.pods):
-            return Unknown(reason=UnknownReason.NO_GPU_PODS, message="no pod of the Workload requests a GPU")
+            kind = workload.kind if workload else ""
+            return Unknown(reason=UnknownReason.SUSPENDING, message=f"scaled to 0; its {kind} is still active")
+        case Phase.RUNNING if target.desired_replicas and not gpu_pods(target.pods):
+            kind = workload.kind if workload else ""
+            return Unknown(reason=UnknownReason.NO_GPU_PODS, message=f"no pod of the {kind} requests a GPU")
     return None
 
 

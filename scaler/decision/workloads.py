@@ -24,7 +24,7 @@ from scaler.decision.target_state import Grant, Seeks
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, parse_duration
 from scaler.idleness.policy import Overrides
-from scaler.kube.objects.core import UNREADABLE, condition, is_true
+from scaler.kube.objects.core import UNREADABLE, ObjectMeta, condition, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -67,7 +67,7 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
         quota_reserved=is_true(conditions, "QuotaReserved"),
         admitted=is_true(conditions, "Admitted"),
         suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
-        suspended_at=cause.at if (cause := suspended_annotation(workload)) is not None else None,
+        suspended_at=cause.at if (cause := suspended_annotation(workload.metadata)) is not None else None,
         eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
         status_message=_why_not_admitted(workload),
         is_plain_pod=_is_plain_pod(workload),
@@ -81,11 +81,13 @@ class SuspendedAnnotation(msgspec.Struct, frozen=True, rename="camel"):
     at: datetime | None = None
     reason: str = ""
     idle_since: datetime | None = None
+    restore: dict[str, int | None] | None = None
+    """What has to be as it was again, of kinds with a switch of their own; None where nothing was changed."""
 
 
-def suspended_annotation(workload: Workload) -> SuspendedAnnotation | None:
+def suspended_annotation(metadata: ObjectMeta) -> SuspendedAnnotation | None:
     """None where it carries no such annotation; an empty one where it cannot be read."""
-    annotation = workload.metadata.annotations.get(SUSPENDED_ANNOTATION)
+    annotation = metadata.annotations.get(SUSPENDED_ANNOTATION)
     if annotation is None:
         return None
     try:
@@ -167,7 +169,7 @@ def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: da
     value = annotations.get(WAKE_ANNOTATION, "").strip()
     if value.lower() in _NO:
         return ""
-    asked_at = _time(value)
+    asked_at = instant_of(value)
     if asked_at is not None and suspended_at is not None and asked_at <= suspended_at:
         return ""
     return f"annotation {WAKE_ANNOTATION} on {where}"
@@ -175,7 +177,7 @@ def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: da
 
 def warned_at(annotations: Mapping[str, str]) -> datetime | None:
     """None for what is no time, too: then the warning is given again."""
-    return _time(annotations.get(WARNED_AT, "").strip())
+    return instant_of(annotations.get(WARNED_AT, "").strip())
 
 
 def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
@@ -210,14 +212,14 @@ def keep_for(annotations: Mapping[str, str], *, where: str) -> timedelta | None:
 
 
 def _instant(value: str, where: str, otherwise: str = "") -> datetime | None:
-    if value and (found := _time(value)) is None:
+    if value and (found := instant_of(value)) is None:
         raise MetadataError(
             f"{where}: {value!r} is not a time; write {otherwise}it with its zone, such as '2026-12-24T18:00:00Z'"
         )
     return found if value else None
 
 
-def _time(text: str) -> datetime | None:
+def instant_of(text: str) -> datetime | None:
     """The instant in UTC, or None for what is no instant: neither time nor zone are guessed."""
     try:
         return _in_utc(datetime.fromisoformat(text))

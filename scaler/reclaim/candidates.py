@@ -113,7 +113,7 @@ def _holder(
     """What is observed of it, and its Workload; None where that holds no quota."""
     observed = cluster.situation(scalable)
     known = observed.workload
-    workload = snapshot.workload(f"{known.namespace}/{known.name}") if known else None
+    workload = snapshot.workload(f"{known.namespace}/{known.name}") if known and known.has_quota else None
     if workload is None or workload.reservation is None or state_of(observed).phase is Phase.REFUSED:
         return None
     return observed, workload

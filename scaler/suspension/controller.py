@@ -21,6 +21,7 @@ from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key, TargetKey
 from scaler.decision.describe import prevailing
 from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.switched_objects import SwitchedObjects
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import WAKE_ANNOTATION, owner_key
 from scaler.errors import KubeError
@@ -62,6 +63,7 @@ class SuspensionController:
     scalable_workloads: Reflector[ScalableWorkload]
     workloads: Reflector[Workload]
     pods: Reflector[Pod]
+    switched: SwitchedObjects
     decision_cache: DecisionCache
     observe: Callable[[float, Exception | None], None] = lambda _seconds, _error: None
     """Called for every look at one subject with how long it took and what failed."""
@@ -109,6 +111,7 @@ class SuspensionController:
         yield self.scalable_workloads.subscribe(lambda change: self._look_at(change.key))
         yield self.workloads.subscribe(self._workload_changed)
         yield self.pods.subscribe(self._pod_changed)
+        yield self.switched.subscribe(self._look_at_scaler_of)
 
     def _look_at(self, key: Key) -> None:
         self._queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))

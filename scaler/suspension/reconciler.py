@@ -1,4 +1,5 @@
-"""Drives `Workload.spec.active` from `ScalableWorkload.spec.replicas`, and writes down what was observed. Leader only.
+"""Drives `Workload.spec.active`, or the switch of a kind that has its own, from `ScalableWorkload.spec.replicas`, and
+writes down what was observed. Leader only.
 
 Laws:
 
@@ -36,6 +37,7 @@ from scaler.decision.workloads import (
 )
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
+from scaler.idleness.verdict import Unknown
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -45,12 +47,13 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.suspension.status import warned_at as next_warning
-from scaler.suspension.transitions import SuspensionStep, next_step, workload_patch
+from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
 
 log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 4
 _CONFLICT = 409
+_STALE = UnknownReason.STALE_CLUSTER_VIEW
 
 _CAUSE_GPUS = 8
 """GPUs listed in the annotation that says why a Workload was deactivated."""
@@ -105,6 +108,8 @@ class SuspensionReconciler:
         if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
         situation, decision = self._situation(scalable), self._decision(scalable)
+        if (unseen := situation.unseen) is not None and situation.was_bound and unseen.reason is _STALE:
+            raise KubeError(f"its status stays as it is: {unseen.message}")
         state = state_of(situation)
         step = next_step(situation, state)
         if step is not None and situation.workload is not None:
@@ -151,13 +156,13 @@ class SuspensionReconciler:
                 await self._deactivate(scalable, workload, decision)
             case SuspensionStep.ADOPT:
                 cause = self._cause(scalable, decision, SuspensionEventReason.SCALED_TO_ZERO, "it was inactive already")
-                await self._patch_workload(workload, cause)
+                await self._patch(step, scalable, workload, cause)
             case SuspensionStep.RELEASE_OWNERSHIP:
-                await self._patch_workload(workload, None)
+                await self._patch(step, scalable, workload, None)
             case SuspensionStep.ACTIVATE:
-                await self._patch_workload(workload, None)
-                message = f"activated Workload {workload.name}: replicas is 1"
-                record_on_both(self._announcer, scalable, workload, SuspensionEventReason.RESUMED, message)
+                await self._patch(step, scalable, workload, None)
+                message = f"activated {workload.kind} {workload.name}: replicas is 1"
+                self._record_on_both(scalable, workload, SuspensionEventReason.RESUMED, message)
         return True
 
     async def suspend(self, key: Key) -> None:
@@ -169,7 +174,7 @@ class SuspensionReconciler:
         for attempt in range(_ATTEMPTS):
             scalable = self._cluster.scalable_workloads.get(*key)
             workload = self._cluster.situation(scalable).workload if scalable is not None else None
-            if scalable is None or workload is None or not workload.active:
+            if scalable is None or workload is None or not workload.active or not workload.has_quota:
                 return
             try:
                 fresh = await self._fresh(workload) if attempt else workload
@@ -193,10 +198,11 @@ class SuspensionReconciler:
         self, scalable: ScalableWorkload, workload: ObservedWorkload, decision: Decision | None
     ) -> None:
         reason, message = _why(scalable, decision)
-        await self._patch_workload(workload, self._cause(scalable, decision, reason, message))
+        cause = self._cause(scalable, decision, reason, message)
+        await self._patch(SuspensionStep.DEACTIVATE, scalable, workload, cause)
         again = " again (Kueue had recreated it as active)" if scalable.status.phase == Phase.SUSPENDED else ""
-        what = f"deactivated Workload {workload.name}{again}: {message}"
-        record_on_both(self._announcer, scalable, workload, reason, what)
+        what = f"deactivated {workload.kind} {workload.name}{again}: {message}"
+        self._record_on_both(scalable, workload, reason, what)
 
     async def is_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
         """Whether the API itself, and not a copy, has it at replicas 0. Raises: KubeError."""
@@ -204,11 +210,36 @@ class SuspensionReconciler:
         fresh = decode(ScalableWorkload, await self._api.get(path))
         return fresh.metadata.uid == scalable.metadata.uid and fresh.spec.replicas == 0
 
-    async def _patch_workload(self, workload: ObservedWorkload, cause: str | None) -> None:
-        await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), workload_patch(workload, cause=cause))
+    async def _patch(
+        self,
+        step: SuspensionStep,
+        scalable: ScalableWorkload,
+        workload: ObservedWorkload,
+        cause: Mapping[str, Any] | None,
+    ) -> None:
+        """Raises: KubeError; 409 where the object is no more the one that was decided on."""
+        switched = self._cluster.switched_of(scalable)
+        if switched is None:
+            path, body = WORKLOAD.path(workload.namespace, workload.name), workload_patch(workload, cause=cause)
+        else:
+            switch, found = switched
+            if isinstance(found, Unknown) or found.metadata.resource_version != workload.resource_version:
+                raise KubeError(f"{workload.kind} {workload.namespace}/{workload.name} has changed", status=_CONFLICT)
+            path = switch.resource.path(workload.namespace, workload.name)
+            body = switch_patch(step, switch, found, cause=cause or {})
+        await self._api.patch(path, body)
 
-    def _cause(self, scalable: ScalableWorkload, decision: Decision | None, reason: str, message: str) -> str:
-        """The annotation on a Workload that says when, by what and why it was deactivated. JSON."""
+    def _record_on_both(
+        self, scalable: ScalableWorkload, workload: ObservedWorkload, reason: str, message: str
+    ) -> None:
+        switched = self._cluster.switched_of(scalable)
+        resource = WORKLOAD if switched is None else switched[0].resource
+        record_on_both(self._announcer, scalable, workload, reason, message, resource=resource)
+
+    def _cause(
+        self, scalable: ScalableWorkload, decision: Decision | None, reason: str, message: str
+    ) -> Mapping[str, Any]:
+        """The annotation that says when, by what and why an object was deactivated."""
         gpus = (evidence(decision.verdict) if decision else []) or scalable.status.evidence
         cause = {
             "at": timestamp(self._clock()),
@@ -218,7 +249,7 @@ class SuspensionReconciler:
             "idleSince": timestamp(scalable.status.idle_since),
             "evidence": gpus[:_CAUSE_GPUS],
         }
-        return msgspec.json.encode({name: value for name, value in cause.items() if value}).decode()
+        return {name: value for name, value in cause.items() if value}
 
     # -------------------------------------------------------------------------------------------------------- status
 
@@ -396,13 +427,19 @@ def has_wake_annotation(metadata: ObjectMeta, suspended_at: datetime | None = No
 
 
 def record_on_both(
-    announcer: EventSink, scalable: ScalableWorkload | None, workload: ObservedWorkload, reason: str, message: str
+    announcer: EventSink,
+    scalable: ScalableWorkload | None,
+    workload: ObservedWorkload,
+    reason: str,
+    message: str,
+    *,
+    resource: Resource = WORKLOAD,
 ) -> None:
-    """The same Event on the Workload and on its ScalableWorkload, where there is one."""
+    """The same Event on what is scaled and on its ScalableWorkload, where there is one."""
     if scalable is not None:
         announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
     observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
-    announcer.record(ObjectReference.of(WORKLOAD, observed), reason, message)
+    announcer.record(ObjectReference.of(resource, observed), reason, message)
 
 
 def is_conflict(error: KubeError) -> bool:

@@ -6,6 +6,9 @@
 | Suspending                               | 0              | inactive, no annotation of us | Adopt            |
 | Resuming                                 | 1              | inactive                      | Activate         |
 | all but NoWorkload, Finished and Refused | 1              | active, with our annotation   | ReleaseOwnership |
+| DeactivatedByOther                       | 1              | with our spent annotation     | ReleaseOwnership |
+
+An object with a switch of its own has no quota; while it is active, nothing but the step that stops it is taken.
 
 Laws:
 
@@ -21,8 +24,13 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
+from scaler.decision import switches
+from scaler.decision.switches import Switch
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState
 from scaler.decision.workloads import SUSPENDED_ANNOTATION
+from scaler.kube.objects.switched_kinds import SwitchedObject
 
 
 class SuspensionStep(StrEnum):
@@ -52,22 +60,43 @@ def next_step(target: ObservedTarget, state: TargetState) -> SuspensionStep | No
             return SuspensionStep.ADOPT
         case Phase.RESUMING, _:
             return SuspensionStep.ACTIVATE
-        case _, desired if desired and workload.active and workload.suspended_by_us:
+        case phase, desired if desired and _is_to_be_released(workload, phase):
             return SuspensionStep.RELEASE_OWNERSHIP
     return None
 
 
-def workload_patch(workload: ObservedWorkload, *, cause: str | None) -> Mapping[str, Any]:
+def _is_to_be_released(workload: ObservedWorkload, phase: Phase) -> bool:
+    if not workload.has_quota:
+        return phase is Phase.DEACTIVATED_BY_OTHER and workload.has_spent_annotation
+    return workload.active and workload.suspended_by_us
+
+
+def workload_patch(workload: ObservedWorkload, *, cause: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """The JSON merge patch that deactivates the Workload because of `cause`, or activates it where there is none.
 
-    `cause` is JSON text for people and for a later reader. A patch that changes `active` to what it is already adds or
-    removes our annotation.
+    `cause` is written as JSON, for people and for a later reader. A patch that changes `active` to what it is already
+    adds or removes our annotation.
     """
     return {
         "metadata": {
             "uid": workload.uid,
             "resourceVersion": workload.resource_version,
-            "annotations": {SUSPENDED_ANNOTATION: cause},
+            "annotations": {SUSPENDED_ANNOTATION: None if cause is None else msgspec.json.encode(cause).decode()},
         },
         "spec": {"active": cause is None},
     }
+
+
+def switch_patch(
+    step: SuspensionStep, switch: Switch, found: SwitchedObject, *, cause: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """The JSON merge patch by which an object with a switch of its own takes the step."""
+    match step:
+        case SuspensionStep.DEACTIVATE:
+            return switches.stop_patch(switch, found, cause=cause, at=cause["at"])
+        case SuspensionStep.ADOPT:
+            return switches.adopt_patch(found, cause=cause)
+        case SuspensionStep.ACTIVATE:
+            return switches.start_patch(switch, found)
+        case SuspensionStep.RELEASE_OWNERSHIP:
+            return switches.release_patch(found)

@@ -8,13 +8,17 @@ import pytest
 from builders import WorkloadJson
 from running_scaler import gpus, runtime, settings_document
 from small_cluster import NAME, WORKLOAD_NAME, until
+from switched_kinds import definition, inference_service, notebook
 
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     DEPLOYMENT,
     IDLE_POLICY,
+    INFERENCE_SERVICE,
+    NOTEBOOK,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
+    STATEFUL_SET,
     WORKLOAD,
 )
 
@@ -148,6 +152,30 @@ async def test_a_deployment_with_gpus_is_attached_and_one_without_is_not(cluster
         assert await attached(cluster) == ([], ["deployment-notebook"])
         problems = (await status_of(cluster, IDLE_POLICY, "research"))["problems"]
         assert problems == ["Deployment demo/many: it has 3 replicas; only what has one is scaled between 1 and 0"]
+
+
+async def test_notebooks_and_inference_services_are_attached_and_not_what_their_controllers_make(cluster):
+    cluster.api.install_crds([definition(NOTEBOOK), definition(INFERENCE_SERVICE)])
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research")
+        bench = await cluster.create(NOTEBOOK, notebook("bench", "demo"))
+        await cluster.create(INFERENCE_SERVICE, inference_service("llm", "demo"))
+        plain = notebook("plain", "demo")
+        plain["spec"]["template"]["spec"]["containers"][0]["resources"] = {}
+        await cluster.create(NOTEBOOK, plain)
+        owner = {key: bench["metadata"][key] for key in ("name", "uid")}
+        owner |= {"apiVersion": NOTEBOOK.api_version, "kind": NOTEBOOK.kind, "controller": True}
+        container = {"name": "main", "image": "x:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        mark = {"statefulset": "bench"}
+        template = {"metadata": {"labels": mark}, "spec": {"containers": [container]}}
+        spec = {"replicas": 1, "serviceName": "", "selector": {"matchLabels": mark}, "template": template}
+        await cluster.create(STATEFUL_SET, {"metadata": {"name": "bench", "ownerReferences": [owner]}, "spec": spec})
+        await until(lambda: stands(cluster, matched=2, attached=2))
+        both = ["inferenceservice-llm", "notebook-bench"]
+        assert await attached(cluster) == (both, both)
+        scalable = await cluster.read(SCALABLE_WORKLOAD, "notebook-bench")
+        assert scalable["spec"]["jobRef"] == {"apiVersion": "kubeflow.org/v1", "kind": "Notebook", "name": "bench"}
+        await until(lambda: cluster.has_phase("Starting", "notebook-bench"))
 
 
 async def test_while_nothing_changes_nothing_is_written(cluster):

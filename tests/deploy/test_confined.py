@@ -124,13 +124,14 @@ async def test_doctor_asks_in_each_namespace_and_names_the_one_that_is_not_there
             ("ok", "Confined", ", ".join(LISTED)),
             ("fail", "NoSuchNamespace", "Namespace late"),
             *(("fail", "Denied", part) for part in ("the scaler", "the reconciler")),
-            ("warn", "Denied", "IdlePolicies"),
+            *(("warn", "Denied", part) for part in ("IdlePolicies", "Notebooks and InferenceServices")),
             ("ok", "Allowed", "the scaler"),  # of the Lease
         }
         await world.apply([*team("late"), *roles("late")])
         assert await diagnosed(world, tmp_path) == {
             ("ok", "Confined", ", ".join(LISTED)),
             *(("ok", "Allowed", part) for part in ("the scaler", "the reconciler", "IdlePolicies")),
+            ("ok", "Allowed", "Notebooks and InferenceServices"),
         }
 
 

@@ -32,13 +32,13 @@ from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attrib
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""
 
-OF_POLICIES = frozenset({RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES})
+OF_OTHERS = frozenset({RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES, RuleUser.SWITCHES})
 SELDOM = {
-    # This story has no IdlePolicy: tests/attachment.
+    # This story has no IdlePolicy and no Notebook: tests/attachment, tests/app/test_process_switches.py.
     *(
         (ask.verb, ask.group, ask.resource + (f"/{ask.subresource}" if ask.subresource else ""))
         for rule in REQUIRED_RULES
-        if rule.part in OF_POLICIES
+        if rule.part in OF_OTHERS
         for ask in attributes_of(rule, targets=frozenset(), lease_namespace=NAMESPACE)
     ),
     ("get", LEADER_WORKER_SET.group, "leaderworkersets/scale"),

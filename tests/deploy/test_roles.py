@@ -86,7 +86,8 @@ def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
 def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
     confined = granted(namespaces=namespaces, mode=mode)
     parts = CONFINED if mode == "enforce" else [RuleUser.SCALER]
-    assert confined == needed(*parts, namespaces=namespaces)
+    switched = {each for each in needed(RuleUser.SWITCHES, namespaces=namespaces) if each.verb in READS}
+    assert confined == needed(*parts, namespaces=namespaces) | switched
     assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}
     kinds = {each["kind"] for each in objects({"namespaces": namespaces, "mode": mode})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
@@ -98,6 +99,13 @@ def test_kinds_that_are_scaled_are_named_one_by_one() -> None:
         Grant("list", "leaderworkerset.x-k8s.io", "sets"),
         Grant("watch", "leaderworkerset.x-k8s.io", "sets"),
         Grant("get", "leaderworkerset.x-k8s.io", "sets/scale"),
+    }
+
+
+def test_whoever_suspends_no_notebooks_may_not_touch_them() -> None:
+    less = granted(rbac={"switches": False})
+    assert {(each.verb, each.resource) for each in granted() - less} == {
+        (verb, resource) for verb in ("list", "watch", "patch") for resource in ("notebooks", "inferenceservices")
     }
 
 

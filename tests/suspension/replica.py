@@ -59,6 +59,7 @@ class Replica:
             scalable_workloads=self.reflectors.scalable_workloads,
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,
+            switched=self.reflectors.switched,
             decision_cache=self.decision_cache,
             observe=lambda _, error: self.rounds.append(error),
             clock=clock,

@@ -123,6 +123,8 @@ XGBOOST_JOB = _of("kubeflow.org/v1", "xgboostjobs", "XGBoostJob")
 PADDLE_JOB = _of("kubeflow.org/v1", "paddlejobs", "PaddleJob")
 JAX_JOB = _of("kubeflow.org/v1", "jaxjobs", "JAXJob")
 MPI_JOB = _of("kubeflow.org/v2beta1", "mpijobs", "MPIJob")
+NOTEBOOK = _of("kubeflow.org/v1", "notebooks", "Notebook")
+INFERENCE_SERVICE = _of("serving.kserve.io/v1beta1", "inferenceservices", "InferenceService")
 JOB_KINDS = (
     JOB,
     RAY_CLUSTER,

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from scaler.admission.workload import is_ours
+from scaler.decision.switches import switch_of
+from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.reporting.doctor.admission_checks import check_findings, requests_nodes
 from scaler.reporting.doctor.api_resources import kind_findings
@@ -50,6 +52,8 @@ def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
 
 def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
     found = {RuleUser.SCALER, RuleUser.RECONCILER}
+    if any(switch_of(each.spec.job_ref) is not None for each in facts.of(ScalableWorkload)):
+        found.add(RuleUser.SWITCHES)
     if facts.wanted.reclaim.pressure:
         found.add(RuleUser.PLANS)
     if any(is_ours(check) for check in facts.of(AdmissionCheck)):

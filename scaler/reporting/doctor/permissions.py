@@ -20,6 +20,7 @@ class RuleUser(StrEnum):
     RECONCILER = "the reconciler"
     POLICIES = "IdlePolicies"
     CLUSTER_POLICIES = "ClusterIdlePolicies"
+    SWITCHES = "Notebooks and InferenceServices"
     PLANS = "plans"
     CHECKS = "AdmissionChecks"
     PROVISIONING = "provisioning"
@@ -85,6 +86,9 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         part=RuleUser.CLUSTER_POLICIES, verbs=("patch",), on=_on(kinds.CLUSTER_IDLE_POLICY, subresource="status")
     ),
     RequiredRule(
+        part=RuleUser.SWITCHES, verbs=("list", "watch", "patch"), on=_on(kinds.NOTEBOOK, kinds.INFERENCE_SERVICE)
+    ),
+    RequiredRule(
         part=RuleUser.PLANS,
         verbs=("list", "watch"),
         on=_on(
@@ -113,7 +117,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
 )
 
 
-CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES})
+CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES})
 """Where only some namespaces are watched: quota and nodes are not known then."""
 
 

@@ -103,7 +103,11 @@ class FleetCollector:
         found: Counter[tuple[str, str]] = Counter()
         async for scalable in in_steps(self.cluster.scalable_workloads.items()):
             workload = None if scalable.spec.replicas else self.cluster.workload_of(scalable)
-            if workload is not None and not workload.spec.active and suspended_annotation(workload) is not None:
+            if (
+                workload is not None
+                and not workload.spec.active
+                and suspended_annotation(workload.metadata) is not None
+            ):
                 where = scalable.metadata.namespace, self.queues.of(workload)
                 found[where] += requested_gpus(workload, self.cluster.gpus)
         return found

@@ -69,7 +69,7 @@ class SuspensionWatch:
             self._deactivated(new)
 
     def _deactivated(self, workload: Workload) -> None:
-        note, scalable = suspended_annotation(workload), self.cluster.scaler_of(workload)
+        note, scalable = suspended_annotation(workload.metadata), self.cluster.scaler_of(workload)
         if note is None or scalable is None or _was_suspended(scalable):
             return
         self.metrics.suspended(
@@ -80,7 +80,7 @@ class SuspensionWatch:
         )
 
     def _activated(self, old: Workload, workload: Workload) -> None:
-        note, scalable = suspended_annotation(old), self.cluster.scaler_of(workload)
+        note, scalable = suspended_annotation(old.metadata), self.cluster.scaler_of(workload)
         if note is None or scalable is None:
             return
         now = self.clock()

@@ -223,7 +223,7 @@ def test_where_only_some_namespaces_are_watched_nothing_of_the_whole_cluster_is_
     jobs = {each.plural for each in JOB_KINDS}
     assert {each.resource for each in others["a"]} - jobs == {
         *("pods", "scaledobjects", "workloads", "scalableworkloads", "events", "idlepolicies"),
-        *("deployments", "statefulsets", "leaderworkersets"),
+        *("deployments", "statefulsets", "leaderworkersets", "notebooks", "inferenceservices"),
     }
 
 

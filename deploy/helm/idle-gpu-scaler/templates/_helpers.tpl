@@ -105,7 +105,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "scaler.rules" -}}
 {{- $values := .root.Values -}}
 {{- range index (.root.Files.Get "files/permissions.yaml" | fromYaml) .role }}
-{{- if and (or .confined (not $values.namespaces)) (or $values.rbac.provisioning (ne .part "provisioning") (eq $.role "observe")) }}
+{{- $isProvided := or $values.rbac.provisioning (ne .part "provisioning") (eq $.role "observe") }}
+{{- $isSwitched := or $values.rbac.switches (ne .part "Notebooks and InferenceServices") }}
+{{- if and (or .confined (not $values.namespaces)) $isProvided $isSwitched }}
 {{- if .ofTargets }}
 {{- $suffix := ternary (printf "/%s" .subresource) "" (ne .subresource "") }}
 {{- $need := . }}
