@@ -21,7 +21,24 @@ from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
-VERBS = ("", "run", "explain", "plan", "pending", "queues", "keep", "wake", "policy test", "doctor", "version", "demo")
+VERBS = (
+    "",
+    "run",
+    "explain",
+    "plan",
+    "pending",
+    "queues",
+    "top",
+    "keep",
+    "wake",
+    "exclude",
+    "suspend",
+    "history",
+    "policy test",
+    "doctor",
+    "version",
+    "demo",
+)
 FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim", "admission",
     "reporting", "notifications", "kube", "tls", "app",

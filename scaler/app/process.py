@@ -126,6 +126,10 @@ class Runtime:
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
 
+    async def overview(self) -> Mapping[str, Any]:
+        """A line for each ScaledObject."""
+        return {"decisions": [*overview(self.decision_cache)]}
+
     async def try_policies(self, given: Sequence[AttachmentPolicy]) -> Mapping[str, Any]:
         """What would become of all jobs with these policies. Within `query_once`. Raises: ScalerError."""
         wiring, namespaces = self._wiring, self.settings.kubernetes.namespaces

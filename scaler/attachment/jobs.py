@@ -22,7 +22,7 @@ from scaler.attachment.policy import Job
 from scaler.clock import Turns
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.decision.switches import SWITCHES, Switch
-from scaler.decision.workloads import group_of
+from scaler.decision.workloads import OF_OWNERS, group_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
 from scaler.kube.discovery import Discovery, Scale
@@ -212,6 +212,7 @@ class JobWatch:
             uid=owner.uid,
             namespace_labels=self._labels_of(workload.metadata.namespace),
             labels=seen.metadata.labels,
+            annotations=seen.metadata.annotations,
             queue=workload.spec.queue_name,
             priority_class=priority.name if priority else "",
             gpu_models=self._models_of(pods),
@@ -231,6 +232,7 @@ class JobWatch:
             uid=metadata.uid,
             namespace_labels=self._labels_of(metadata.namespace),
             labels=metadata.labels,
+            annotations=metadata.annotations,
             queue=metadata.labels.get(QUEUE_LABEL, ""),
             priority_class=metadata.labels.get(PRIORITY_LABEL) or min(names, default=""),
             gpu_models=self._models_of(pods),
@@ -251,6 +253,7 @@ class JobWatch:
             uid=metadata.uid,
             namespace_labels=self._labels_of(metadata.namespace),
             labels=metadata.labels,
+            annotations=metadata.annotations,
             queue=metadata.labels.get(QUEUE_LABEL, ""),
             priority_class=metadata.labels.get(PRIORITY_LABEL)
             or spec.template.spec.priority_class_name
@@ -267,7 +270,7 @@ class JobWatch:
 def _matters(found: PartialObjectMetadata | ScaledKind | SwitchedObject) -> object:
     metadata = found.metadata
     spec = None if isinstance(found, PartialObjectMetadata) else found.spec
-    return metadata.uid, metadata.labels, metadata.deletion_timestamp, spec
+    return metadata.uid, metadata.labels, metadata.annotations, metadata.deletion_timestamp, spec
 
 
 def _is_denied(reflector: Reflector[Any]) -> bool:
@@ -303,5 +306,6 @@ def _metadata_read(found: PartialObjectMetadata) -> PartialObjectMetadata:
 
 
 def _read(metadata: ObjectMeta) -> ObjectMeta:
-    """Without annotations and owners, which nobody reads."""
-    return msgspec.structs.replace(metadata, annotations={}, owner_references=())
+    """With its owner's requests as its only annotations."""
+    asked = {key: metadata.annotations[key] for key in OF_OWNERS if key in metadata.annotations}
+    return msgspec.structs.replace(metadata, annotations=asked, owner_references=())

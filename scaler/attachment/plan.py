@@ -45,6 +45,8 @@ LISTED = 10
 """Conflicts and problems that a policy's status names."""
 DIGEST_ANNOTATION = "idlegpu.io/policy-digest"
 """On what a policy has attached: of the object as it was last written."""
+COPIED_ANNOTATION = "idlegpu.io/copied-from-job"
+"""On a ScaledObject: the job's annotations as they were last copied to it."""
 _INACTIVE = frozenset({Phase.SUSPENDED, Phase.SUSPENDING, Phase.RESUMING, Phase.HELD, ""})
 
 
@@ -219,7 +221,9 @@ def _attach(job: Job, said: Followed, attached: Attached, target: TriggerTarget,
         found = attached.scalable_workloads.get(*key)
         standing.suspended += found is not None and found.spec.replicas == 0
         yield from _ensure(found, SCALABLE_WORKLOAD, scalable_workload(job, said))
-    yield from _ensure(attached.scaled_objects.get(*key), SCALED_OBJECT, scaled_object(job, said, target))
+    scaled = attached.scaled_objects.get(*key)
+    writes = _ensure(scaled, SCALED_OBJECT, scaled_object(job, said, target))
+    yield from writes if scaled is None else [*writes, *_copy_requests(scaled, job)]
 
 
 def _ensure(found: ScalableWorkload | ScaledObject | None, resource: Resource, body: Json) -> list[Write]:
@@ -258,6 +262,22 @@ def _update(found: ScalableWorkload | ScaledObject, body: Json) -> list[Write]:
         header["annotations"] = {NOTIFY_ANNOTATION: None, **header["annotations"]}
     patch = {"metadata": header, "spec": spec}
     return [Write(verb=Verb.PATCH, resource=resource, namespace=metadata.namespace, name=metadata.name, body=patch)]
+
+
+def _copy_requests(found: ScaledObject, job: Job) -> list[Write]:
+    """What the job's owner asks for by annotations, once for each change: the leader acts on them and changes them."""
+    metadata = found.metadata
+    try:
+        before = msgspec.json.decode(metadata.annotations.get(COPIED_ANNOTATION, "{}"), type=dict[str, str])
+    except msgspec.DecodeError:
+        before = {}
+    if before == job.annotations or metadata.deletion_timestamp is not None:
+        return []
+    keys = sorted({*before, *job.annotations})
+    changed = {key: job.annotations.get(key) for key in keys if before.get(key) != job.annotations.get(key)}
+    copied = msgspec.json.encode(dict(job.annotations), order="sorted").decode()
+    body = {"metadata": {"annotations": {**changed, COPIED_ANNOTATION: copied}}}
+    return [Write(verb=Verb.PATCH, resource=SCALED_OBJECT, namespace=metadata.namespace, name=metadata.name, body=body)]
 
 
 def _is_changed(found: ScaledObject, wanted: Mapping[str, Any]) -> bool:

@@ -43,6 +43,8 @@ class Job:
     uid: str
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Those by which its owner asks for something."""
     queue: str = ""
     """The LocalQueue; empty without Kueue."""
     priority_class: str = ""

@@ -14,6 +14,7 @@ from scaler.decision import target_state
 from scaler.decision.switches import Switch, observe_switched, switch_of
 from scaler.decision.target_state import ObservedTarget
 from scaler.decision.workloads import (
+    KEEP_FOR,
     POLICY_LABEL,
     WAKE_ANNOTATION,
     grant_of,
@@ -182,12 +183,15 @@ def job_key(workload: Workload) -> tuple[str, str, str] | None:
     return workload.metadata.namespace, JOB_NAME_LABELS[owner.kind], owner.name
 
 
+_REQUESTS = frozenset({WAKE_ANNOTATION, KEEP_FOR})
+
+
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
-    """By what it scales, those with an annotation that may ask for a wake-up, and those that policies attached."""
+    """By what it scales, those with an annotation that the leader acts on, and those that policies attached."""
     return {
         "policy": _by_policy,
         "target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)],
-        "wake": lambda scaled: [WAKE_ANNOTATION] if WAKE_ANNOTATION in scaled.metadata.annotations else [],
+        "wake": lambda scaled: [WAKE_ANNOTATION] if scaled.metadata.annotations.keys() & _REQUESTS else [],
     }
 
 

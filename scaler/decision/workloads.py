@@ -34,6 +34,8 @@ KEEP_UNTIL = "idlegpu.io/keep-until"
 KEEP_FOR = "idlegpu.io/keep-for"
 EXCLUDE = "idlegpu.io/exclude"
 _FOR_GOOD = datetime.max.replace(tzinfo=UTC)
+OF_OWNERS = (WAKE_ANNOTATION, KEEP_UNTIL, KEEP_FOR, EXCLUDE, "idlegpu.io/asked-by", "idlegpu.io/owner")
+"""Annotations that owners set, which are copied from a job to its ScaledObject."""
 WARNED_AT = "idlegpu.io/warned-at"
 """On a ScaledObject whose target has no status of ours: when its owner was warned. Written by the leader."""
 ASKED_BY = "idlegpu.io/asked-by"

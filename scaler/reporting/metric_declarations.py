@@ -160,7 +160,11 @@ def set_series(gauge: Gauge, rows: Mapping[_Row, float]) -> None:
 
 # -------------------------------------------------------------------------------------------------------------- labels
 
+_STATE = "State of a workload between work and suspension, as in `status.state`"
+
 LABELS = {
+    "before": f"{_STATE}; empty where none was known.",
+    "entered": f"{_STATE}.",
     "workload_namespace": "Namespace of the workload; of a gang that was given GPUs, its own. Those beyond "
     "`metrics.namespaces` are `(others)`.",
     "cluster_queue": "ClusterQueue where the workload holds or asks for quota; empty where Kueue does not manage it.",

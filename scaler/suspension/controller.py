@@ -23,7 +23,7 @@ from scaler.decision.describe import prevailing
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.switched_objects import SwitchedObjects
 from scaler.decision.target_state import Phase
-from scaler.decision.workloads import WAKE_ANNOTATION, owner_key
+from scaler.decision.workloads import KEEP_FOR, WAKE_ANNOTATION, owner_key
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
@@ -149,7 +149,7 @@ class SuspensionController:
         for request in self._changed_by(evaluation):
             self._queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
-            if has_wake_annotation(scaled_object.metadata):
+            if has_wake_annotation(scaled_object.metadata) or KEEP_FOR in scaled_object.metadata.annotations:
                 self._enqueue_wake(scaled_object)
 
     def _changed_by(self, evaluation: Evaluation) -> Iterable[ReconcileRequest]:

@@ -29,13 +29,17 @@ from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase
 from scaler.decision.workloads import (
     ASKED_BY,
     HISTORY_ANNOTATION,
+    KEEP_FOR,
+    KEEP_UNTIL,
     WAKE_ANNOTATION,
     WARNED_AT,
+    keep_for,
+    keep_overrides,
     observe,
     wake_request,
     warned_at,
 )
-from scaler.errors import KubeError
+from scaler.errors import KubeError, MetadataError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import ObjectReference
@@ -107,6 +111,8 @@ class SuspensionReconciler:
             return None
         if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
+        if await self._write_keep_until(SCALABLE_WORKLOAD, scalable.metadata):
+            return None
         situation, decision = self._situation(scalable), self._decision(scalable)
         if (unseen := situation.unseen) is not None and situation.was_bound and unseen.reason is _STALE:
             raise KubeError(f"its status stays as it is: {unseen.message}")
@@ -316,8 +322,27 @@ class SuspensionReconciler:
 
     async def reconcile_scaled_object(self, key: Key) -> None:
         """Write what is owed to a ScaledObject: its history, its warning, the end of a wake-up. Raises: KubeError."""
+        scaled_object = self._cluster.scaled_objects.get(*key)
+        if scaled_object is not None and await self._write_keep_until(SCALED_OBJECT, scaled_object.metadata):
+            return
         await self._write_history(key)
         await self._remove_wake_of_scaled_object(key)
+
+    async def _write_keep_until(self, resource: Resource, metadata: ObjectMeta) -> bool:
+        """The end of a keep-for that counts from now on; whether there was one. Of both the later end stands."""
+        annotations, where = metadata.annotations, f"{resource.kind} {metadata.name}"
+        try:
+            asked = keep_for(annotations, where=where)
+            known = keep_overrides({KEEP_UNTIL: annotations.get(KEEP_UNTIL, "")}, where=where).keep_until
+        except MetadataError:
+            return False  # told with the decision
+        if asked is None:
+            return False
+        until = max(self._clock() + asked, known or self._clock())
+        written = {KEEP_FOR: None, KEEP_UNTIL: timestamp(until)}
+        body = {"metadata": {"annotations": written, "resourceVersion": metadata.resource_version}}
+        await self._api.patch(resource.path(*metadata.key), body)
+        return True
 
     async def _write_history(self, key: Key) -> None:
         """When its owner was warned, and its state, where the target has no status for them. The Events follow."""

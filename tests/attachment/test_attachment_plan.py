@@ -343,6 +343,28 @@ def test_what_cannot_be_scaled_between_1_and_0_is_a_problem_of_the_policy(cluste
     assert cluster.standing() == ((1, 0, 0, 0), ["Deployment demo/notebook: it has 3 replicas"])
 
 
+def test_what_the_jobs_owner_asks_for_is_copied_once_and_taken_back_with_it(cluster):
+    keep, wake = "idlegpu.io/keep-for", "idlegpu.io/wake"
+    cluster.jobs = [replace(JOB, annotations={keep: "4h", wake: "true"})]
+    assert cluster.settle() == [*BOTH, f"patch ScaledObject {NAME}"]
+    annotations = cluster.get(SCALED_OBJECT)["metadata"]["annotations"]
+    assert (annotations[keep], annotations[wake]) == ("4h", "true")
+    # The leader has written until when, and the wake-up has taken effect.
+    del annotations[keep], annotations[wake]
+    annotations["idlegpu.io/keep-until"] = "2026-12-01T16:00:00Z"
+    assert cluster.settle() == []
+    cluster.policies = [policy("a", idleAfter="1h")]
+    assert cluster.settle() == [f"patch ScaledObject {NAME}"]
+    assert keep not in cluster.get(SCALED_OBJECT)["metadata"]["annotations"]
+    cluster.jobs = [replace(JOB, annotations={"idlegpu.io/exclude": "true"})]
+    assert cluster.settle() == [f"patch ScaledObject {NAME}"]
+    cluster.jobs = [JOB]
+    assert cluster.settle() == [f"patch ScaledObject {NAME}"]
+    left = cluster.get(SCALED_OBJECT)["metadata"]["annotations"]
+    assert "idlegpu.io/exclude" not in left
+    assert left["idlegpu.io/keep-until"] == "2026-12-01T16:00:00Z"
+
+
 def test_an_exclusion_that_ends_lets_the_job_be_attached(cluster):
     cluster.policies = [policy("a", exclude=[{"kinds": ["Job"], "until": "2026-12-01T12:01:00Z"}])]
     assert cluster.settle() == []

@@ -403,6 +403,32 @@ async def test_the_owner_of_a_deployment_is_warned_by_an_annotation_and_an_event
     assert [each["state"] for each in history] == ["Idle", "Warned", "Busy"]
 
 
+@pytest.mark.parametrize(
+    ("before", "end"),
+    [({}, "2026-12-01T16:00:00Z"), ({"idlegpu.io/keep-until": "2026-12-02T12:00:00Z"}, "2026-12-02T12:00:00Z")],
+)
+@pytest.mark.parametrize("resource", [SCALED_OBJECT, SCALABLE_WORKLOAD], ids=str)
+async def test_a_keep_for_counts_from_when_the_leader_sees_it(cluster, leader, resource, before, end):
+    metadata = {"name": "notebook", "annotations": {"idlegpu.io/keep-for": "4h", **before}}
+    spec = {"scaleTargetRef": {"name": "notebook"}, "triggers": []}
+    if resource == SCALABLE_WORKLOAD:
+        spec = {"replicas": 1, "workloadRef": {"name": "notebook"}}
+    await cluster.create(resource, {"metadata": metadata, "spec": spec})
+    await until(leader.is_current)
+    reconciler = SuspensionReconciler(
+        leader.transport, leader.copies, leader.decision_cache, leader.recorder, clock=lambda: NOON
+    )
+    reconcile = reconciler.reconcile if resource == SCALABLE_WORKLOAD else reconciler.reconcile_scaled_object
+
+    async def annotations():
+        await until(leader.is_current)
+        await reconcile(("demo", "notebook"))
+        return (await cluster.read(resource, "notebook"))["metadata"]["annotations"]
+
+    assert await annotations() == {"idlegpu.io/keep-until": end}
+    assert await annotations() == {"idlegpu.io/keep-until": end}, "it does not begin again"
+
+
 async def wake_annotation(cluster: SmallCluster) -> str | None:
     annotations = (await cluster.scalable())["metadata"].get("annotations", {})
     return annotations.get(WAKE_ANNOTATION)

@@ -276,6 +276,64 @@ def wake(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, c
     sys.exit(run_wake(_cluster_client(config, kubeconfig, context), name))
 
 
+@app.command()
+def exclude(
+    name: Workload,
+    duration: Annotated[str, _option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
+    until: Annotated[str, _option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
+    remove: Annotated[bool, _option("--remove", about="End the exclusion.")] = False,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Exclude a workload from being suspended, for good or for a while.
+
+    Sets the annotation idlegpu.io/exclude of its ScaledObject, with your own permissions.
+    """
+    from scaler.app.cli.request import run_exclude
+
+    client = _cluster_client(config, kubeconfig, context)
+    sys.exit(run_exclude(client, name, duration=duration, until=until, remove=remove))
+
+
+@app.command()
+def suspend(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+    """Suspend a workload now, whatever its GPUs do.
+
+    Scales it to 0, with your own permissions. What is in memory is lost, as with any eviction.
+    """
+    from scaler.app.cli.request import run_suspend
+
+    sys.exit(run_suspend(_cluster_client(config, kubeconfig, context), name))
+
+
+@app.command()
+def history(
+    name: Workload,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the states that a workload was in: when, why, and who asked for them."""
+    from scaler.app.cli.request import run_history
+
+    sys.exit(run_history(_cluster_client(config, kubeconfig, context, as_json=as_json), name))
+
+
+@query
+def top(
+    client: "ScalerClient",
+    lines: Annotated[int, typer.Option("--lines", help="Workloads that are shown.", min=1)] = 40,
+    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=1)] = 5,
+    once: Annotated[bool, _option("--once", about="Print once and end.")] = False,
+) -> int:
+    """Show the workloads whose GPUs are quiet longest, again and again."""
+    from scaler.app.cli.top import run_top
+
+    return run_top(client, lines=lines, every=None if once else every)
+
+
 def _cluster_client(
     config: Path | None,
     kubeconfig: Path | None,

@@ -1,22 +1,33 @@
-"""`keep` and `wake`: what people ask for one workload, as annotations of its ScaledObject."""
+"""What people ask for one workload, and what became of it: `keep`, `wake`, `exclude`, `suspend`, `history`.
+
+Annotations of its ScaledObject, or its scale; with the permissions of whoever asks. No running scaler is needed.
+"""
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
+import msgspec
+from rich.console import RenderableType
 from rich.text import Text
 
-from scaler.app.cli.client import ScalerClient, parse_name
-from scaler.app.cli.layout import terminal
+from scaler.app.cli.client import Json, ScalerClient, parse_name
+from scaler.app.cli.layout import table_or_list, terminal
 from scaler.app.settings.load import load
-from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
-from scaler.errors import ConfigurationError, ScalerError
+from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.durations import parse_duration
+from scaler.kube.discovery import Discovery
 from scaler.kube.objects.core import decode, stamp
 from scaler.kube.objects.keda import ScaledObject
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.transport import KubeTransport
+
+R = TypeVar("R")
 
 
 def run_keep(client: ScalerClient, name: str, *, duration: str, until: str) -> int:
@@ -34,6 +45,62 @@ def run_wake(client: ScalerClient, name: str) -> int:
     return 0
 
 
+def run_exclude(client: ScalerClient, name: str, *, duration: str, until: str, remove: bool) -> int:
+    """Raises: ScalerError."""
+    if remove:
+        _say(f"{_annotate(client, name, {EXCLUDE: None})} is not excluded any more.")
+        return 0
+    instant = stamp(_instant(duration, until, datetime.now(UTC))) if duration or until else ""
+    found = _annotate(client, name, {EXCLUDE: instant or "true"})
+    _say(f"{found} is excluded {f'until {instant}' if instant else 'until that is removed'}.")
+    return 0
+
+
+def run_suspend(client: ScalerClient, name: str) -> int:
+    """Raises: ScalerError."""
+
+    async def scale(kube: KubeTransport, found: ScaledObject) -> str:
+        target, namespace = found.spec.scale_target_ref, found.metadata.namespace
+        resource = await Discovery(kube).resolve_kind(target.api_version, target.kind)
+        await kube.patch(resource.path(namespace, target.name, "scale"), {"spec": {"replicas": 0}})
+        return f"{target.kind} {namespace}/{_job(found)}"
+
+    _say(f"{_with(client, name, scale)} is scaled to 0. It comes back when it is woken.")
+    return 0
+
+
+def run_history(client: ScalerClient, name: str) -> int:
+    """Raises: ScalerError."""
+
+    async def read(kube: KubeTransport, found: ScaledObject) -> Json:
+        target, metadata = found.spec.scale_target_ref, found.metadata
+        if is_scalable_workload(target):
+            body = msgspec.json.decode(await kube.get(SCALABLE_WORKLOAD.path(metadata.namespace, target.name)))
+            lines = (body.get("status") or {}).get("history") or []
+        else:
+            lines = _decoded(metadata.annotations.get(HISTORY_ANNOTATION, "[]"))
+        return {"workload": f"{target.kind} {metadata.namespace}/{_job(found)}", "history": lines}
+
+    client.show(_with(client, name, read), _render_history)
+    return 0
+
+
+def _decoded(text: str) -> list[Json]:
+    try:
+        found: list[Json] = msgspec.json.decode(text, type=list[dict[str, Any]])
+        return found
+    except msgspec.DecodeError:
+        return []
+
+
+def _render_history(answer: Json, width: int) -> RenderableType:
+    lines = answer["history"]
+    if not lines:
+        return Text(f"{answer['workload']}: nothing has been recorded yet.")
+    rows = [[str(each.get(x) or "") for x in ("at", "state", "reason", "by", "message")] for each in lines]
+    return table_or_list(("AT", "STATE", "REASON", "ASKED BY", "MESSAGE"), rows, width, words=range(5), prose=True)
+
+
 def _instant(duration: str, until: str, now: datetime) -> datetime:
     """Raises: ConfigurationError."""
     if bool(duration) == bool(until):
@@ -49,21 +116,39 @@ def _instant(duration: str, until: str, now: datetime) -> datetime:
     return instant
 
 
-def _annotate(client: ScalerClient, name: str, annotations: Mapping[str, str]) -> str:
-    """Patch the ScaledObject of that name, or of the job of that name; returns what it is. Raises: ScalerError."""
+def _annotate(client: ScalerClient, name: str, annotations: Mapping[str, str | None]) -> str:
+    """Patch the ScaledObject that is meant, and note who asks; returns what it scales. Raises: ScalerError."""
+
+    async def patch(kube: KubeTransport, found: ScaledObject) -> str:
+        metadata = found.metadata
+        body = {"metadata": {"annotations": {**annotations, ASKED_BY: await _user(kube) or None}}}
+        await kube.patch(SCALED_OBJECT.path(metadata.namespace, metadata.name), body)
+        return f"{found.spec.scale_target_ref.kind} {metadata.namespace}/{_job(found)}"
+
+    return _with(client, name, patch)
+
+
+async def _user(kube: KubeTransport) -> str:
+    """As whom the API knows us; empty where it does not say."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    with suppress(KubeError, msgspec.DecodeError, AttributeError):
+        answer = msgspec.json.decode(await kube.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review))
+        return str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
+    return ""
+
+
+def _with(client: ScalerClient, name: str, act: Callable[[KubeTransport, ScaledObject], Awaitable[R]]) -> R:
+    """Act on the ScaledObject of that name, or of the job of that name. Raises: ScalerError."""
     settings = load(client.config, environ=os.environ, flags=client.flags).kubernetes
     namespace, wanted = parse_name(name)
 
-    async def patch() -> str:
+    async def run() -> R:
         async with await KubeTransport.connect(settings.kubeconfig, settings.context) as kube:
             pages = kube.list_pages(SCALED_OBJECT.path(namespace))
             listed = [decode(ScaledObject, item) async for page in pages for item in page.items or ()]
-            found = _the_one(listed, wanted, namespace)
-            path = SCALED_OBJECT.path(namespace, found.metadata.name)
-            await kube.patch(path, {"metadata": {"annotations": dict(annotations)}})
-            return f"{found.spec.scale_target_ref.kind} {namespace}/{_job(found)}"
+            return await act(kube, _the_one(listed, wanted, namespace))
 
-    return asyncio.run(patch())
+    return asyncio.run(run())
 
 
 def _the_one(listed: list[ScaledObject], wanted: str, namespace: str) -> ScaledObject:

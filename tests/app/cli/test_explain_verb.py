@@ -31,6 +31,10 @@ async def test_a_running_scaler_is_asked(cluster):
         told = await command_beside("explain", f"demo/{NAME}", "--server", server)
         as_json = await command_beside("explain", f"demo/{NAME}", "--server", f"{server}/", "--json")
         nobody = await command_beside("explain", "demo/nobody", "--server", server)
+        top = await command_beside("top", "--server", server)
+    assert (top.status, top.err) == (0, "")
+    assert f"demo/{NAME} 2 Busy" in " ".join(top.out.split())
+    assert "1 workload, 2 GPUs; idle: 0 GPUs" in top.out
     assert told.status == 0
     words = " ".join(told.out.split())
     for text in (

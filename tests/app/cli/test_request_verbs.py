@@ -1,12 +1,13 @@
-"""`keep` and `wake`: annotations of the ScaledObject that is meant."""
+"""What people ask for one workload: annotations of the ScaledObject that is meant, or its scale."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from app.cli.command import command, command_beside
 from small_cluster import NAME
 
-from scaler.kube.objects.resources import JOB, SCALED_OBJECT
+from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
 
 
 @pytest.fixture
@@ -40,6 +41,44 @@ async def test_a_workload_is_woken_by_the_name_of_its_job(cluster):
     assert done.status == 0, done
     assert "idlegpu.io/wake" in await annotations(cluster, "job-train-x7k2p")
     assert not await annotations(cluster)
+
+
+async def test_a_workload_is_excluded_and_no_longer(cluster):
+    flags = ("--kubeconfig", str(cluster.kubeconfig))
+    done = await command_beside("exclude", f"demo/{NAME}", *flags)
+    assert done.out == f"ScalableWorkload demo/{NAME} is excluded until that is removed.\n"
+    assert (await annotations(cluster))["idlegpu.io/exclude"] == "true"
+    done = await command_beside("exclude", f"demo/{NAME}", "--until", "2099-01-01T00:00:00Z", *flags)
+    assert done.out == f"ScalableWorkload demo/{NAME} is excluded until 2099-01-01T00:00:00Z.\n"
+    assert (await annotations(cluster))["idlegpu.io/exclude"] == "2099-01-01T00:00:00Z"
+    done = await command_beside("exclude", f"demo/{NAME}", "--remove", *flags)
+    assert done.out == f"ScalableWorkload demo/{NAME} is not excluded any more.\n"
+    assert "idlegpu.io/exclude" not in await annotations(cluster)
+
+
+async def test_a_workload_is_suspended_at_once(cluster):
+    done = await command_beside("suspend", f"demo/{NAME}", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.status == 0, done
+    assert done.out == f"ScalableWorkload demo/{NAME} is scaled to 0. It comes back when it is woken.\n"
+    assert (await cluster.scalable())["spec"]["replicas"] == 0
+
+
+async def test_the_history_of_a_workload_is_shown(cluster):
+    flags = ("--kubeconfig", str(cluster.kubeconfig))
+    done = await command_beside("history", f"demo/{NAME}", *flags)
+    assert done.out == f"ScalableWorkload demo/{NAME}: nothing has been recorded yet.\n"
+    lines = [
+        {"at": "2026-12-01T12:00:00Z", "state": "Idle", "reason": "IdleNotLongEnough", "message": "not yet"},
+        {"at": "2026-12-01T12:20:00Z", "state": "Kept", "reason": "Kept", "message": "kept", "by": "anna"},
+    ]
+    await cluster.change(SCALABLE_WORKLOAD, NAME, {"status": {"state": "Kept", "history": lines}}, "status")
+    await cluster.annotate(SCALED_OBJECT, "mine", "idlegpu.io/history", json.dumps(lines[:1]))
+    done = await command_beside("history", f"demo/{NAME}", *flags)
+    assert done.status == 0, done
+    words = " ".join(done.out.split())
+    assert "2026-12-01T12:00:00Z Idle IdleNotLongEnough not yet 2026-12-01T12:20:00Z Kept Kept anna kept" in words
+    done = await command_beside("history", "demo/mine", "--json", *flags)
+    assert done.json["history"] == lines[:1]
 
 
 @pytest.mark.parametrize(

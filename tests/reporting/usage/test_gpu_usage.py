@@ -231,6 +231,19 @@ async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
     assert {place for place, found in usage.gpus if found.state is GpuState.BUSY} == {GpuOwner("demo", "", MODEL)}
 
 
+async def test_the_models_of_nodes_that_are_gone_are_forgotten() -> None:
+    world = world_of(lone("seen"), shown={"seen": [BUSY]})
+    evaluation = await world.tick(NOON)
+    assert evaluation is not None
+    queues = QueueNames(quota=lambda: NotSynced("not watched"))
+    usage = GpuUsageReader(cluster=world.cluster.read(), evaluator=world.evaluator, queues=queues)
+    usage._models.update({f"node-{number}": MODEL for number in range(5_000)})
+    await usage.take(evaluation)
+    assert usage._models["node-a"] == MODEL
+    assert "node-4999" in usage._models, "one that has no pod for a moment"
+    assert len(usage._models) < 300
+
+
 async def test_the_states_of_single_workloads_are_those_of_their_pods() -> None:
     paused = gang("paused", annotations={"autoscaling.keda.sh/paused": "true"})
     shown = {"idle-pod": [QUIET] * 2, "paused-pod": [QUIET] * 2, "serve-pod": [BUSY]}
