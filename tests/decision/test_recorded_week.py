@@ -24,7 +24,7 @@ from scaler.idleness.reasons import DecisionReason, UnknownReason
 RECORDED = Path(__file__).with_name("recorded_week.json")
 NEWER = re.compile(
     r"(warning=None|warned_at=(None|datetime\.datetime\([^()]*\))), (?=keep_until=|wake_request=)"
-    r"|, (read_since|exclude_until)=None"
+    r"|, (read_since|exclude_until|last_activity)=None"
 )
 """Fields that there were not when it was recorded."""
 HOURS = 7 * 24
