@@ -21,7 +21,7 @@ import structlog
 
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget, policy_of, policy_resource
-from scaler.attachment.plan import Attached, Plan, Standing, Verb, Write, plan_steps
+from scaler.attachment.plan import NOTED, Attached, Plan, Standing, Verb, Write, plan_steps
 from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
@@ -91,7 +91,8 @@ class IdlePolicies:
 def _matters(found: ScaledObject | ScalableWorkload | Workload | Namespace) -> object:
     """What of the object a plan depends on."""
     metadata = found.metadata
-    always = metadata.generation, metadata.labels, metadata.annotations, metadata.deletion_timestamp
+    noted = tuple(metadata.annotations.get(each) for each in NOTED)
+    always = metadata.generation, metadata.labels, noted, metadata.deletion_timestamp
     match found:
         case ScalableWorkload():
             return always, found.status.phase, found.status.observed_generation

@@ -47,6 +47,8 @@ DIGEST_ANNOTATION = "idlegpu.io/policy-digest"
 """On what a policy has attached: of the object as it was last written."""
 COPIED_ANNOTATION = "idlegpu.io/copied-from-job"
 """On a ScaledObject: the job's annotations as they were last copied to it."""
+NOTED = (DIGEST_ANNOTATION, POLICY_ANNOTATION, COPIED_ANNOTATION, NOTIFY_ANNOTATION)
+"""The annotations of what is attached that a plan depends on."""
 _INACTIVE = frozenset({Phase.SUSPENDED, Phase.SUSPENDING, Phase.RESUMING, Phase.HELD, ""})
 
 

@@ -6,10 +6,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 from builders import WorkloadJson
+from loops_builders import scaled_object
 from running_scaler import gpus, runtime, settings_document
 from small_cluster import NAME, WORKLOAD_NAME, until
 from switched_kinds import definition, inference_service, notebook
 
+from scaler.attachment.controller import AttachmentController
+from scaler.kube.object_cache import Change
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     DEPLOYMENT,
@@ -200,6 +203,17 @@ async def versions(cluster):
 
 async def is_after(cluster, before):
     return all(old != new for old, new in zip(before, await versions(cluster), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("annotation", "wakes"),
+    [("idlegpu.io/history", False), ("idlegpu.io/warned-at", False), ("idlegpu.io/policy-digest", True)],
+)
+def test_what_no_plan_depends_on_wakes_nobody(annotation, wakes):
+    controller = AttachmentController(api=None, cluster=None, policies=None, jobs=None, target=None)
+    old, new = (scaled_object("train", annotations={annotation: each}) for each in ("before", "after"))
+    controller.heard(Change(old.metadata.key, old, new))
+    assert controller.woken.is_set() == wakes
 
 
 async def test_a_policy_that_is_not_valid_says_so_in_its_status(cluster):
