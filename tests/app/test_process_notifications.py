@@ -202,7 +202,8 @@ async def test_a_change_of_the_leader_repeats_nothing(cluster: SmallCluster, tmp
                 await asyncio.sleep(1)
     history = [(each["at"], each["state"]) for each in (await cluster.status())["history"]]
     told = [(each["at"], each["state"]) for each in notices(hook)]
-    assert told == [each for each in history if each[1] in ("Warned", "Suspended")]
+    # Twice the same state within a second is one notice.
+    assert told == [*dict.fromkeys(each for each in history if each[1] in ("Warned", "Suspended"))]
 
 
 async def _leads(one: Process) -> bool:
