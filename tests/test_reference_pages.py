@@ -80,6 +80,8 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "reclaim": f"`{policy.reclaim}`",
         "idleAfterUnderPressure": "as `idleAfter`",
         "warning": "–",
+        "allowedDuring": "–",
+        "wakeAt": "–",
         "keepUntil": "–",
     }
     assert {key: PARAMETERS[key][1] for key in OURS} == built_in

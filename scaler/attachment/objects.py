@@ -99,6 +99,8 @@ def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str,
         "reclaim": spec.reclaim,
         "idleAfterUnderPressure": spec.idle_after_under_pressure,
         "warning": spec.warning,
+        "allowedDuring": "; ".join(map(str, spec.allowed_during)),
+        "wakeAt": "; ".join(map(str, spec.wake_at)),
     }
     metadata = {key: value for key, value in given.items() if value}
     try:

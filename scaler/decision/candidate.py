@@ -21,7 +21,7 @@ The first row that applies, from above:
 Every state, what begins it and what may come before it is in `STATES`; the picture in docs/policies.md is made from it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -31,6 +31,7 @@ import msgspec
 
 from scaler.decision.decision import Active, Decision, standing_warning
 from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 
@@ -121,6 +122,7 @@ _OF_REASON: Mapping[DecisionReason, CandidateState | None] = {
     DecisionReason.GPUS_BUSY: _S.BUSY,
     DecisionReason.IDLE_NOT_LONG_ENOUGH: _S.BUSY,
     DecisionReason.WARNED: _S.IDLE,
+    DecisionReason.OUTSIDE_HOURS: _S.IDLE,
     DecisionReason.IDLE_NOT_NEEDED: _S.IDLE,
     DecisionReason.PRIORITY_LOWERED: _S.IDLE,
 }
@@ -180,6 +182,22 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     reason: str = ""
     message: str = ""
     by: str = ""
+
+
+def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
+    """Of a ScaledObject whose target has no status of ours; empty where it cannot be read."""
+    try:
+        return msgspec.json.decode(annotations.get(HISTORY_ANNOTATION) or "[]", type=list[HistoryLine])
+    except msgspec.DecodeError:
+        return []
+
+
+def suspended_at(history: Sequence[HistoryLine]) -> datetime | None:
+    """When it was suspended; None where its last state is another one."""
+    return history[-1].at if history and history[-1].state in _DOWN else None
+
+
+_DOWN = frozenset({CandidateState.SUSPENDING, CandidateState.SUSPENDED})
 
 
 def next_line(

@@ -7,7 +7,7 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | vanished, refused, or its policy cannot be read  | none (error)                 |
 | finished                                         | as observed (no change)      |
 | at 0, no wake-up requested                       | 0 Suspended                  |
-| at 0, its owner or a demand query asks for it    | 1 Waking                     |
+| at 0, its owner, a demand query or `wakeAt` asks for it | 1 Waking              |
 | at 0, and its pods run until its plan is carried out | as at 1, from "kept" on  |
 | at 1, not admitted yet                           | 1 WaitingFor…                |
 | at 1, pods starting                              | 1 Starting                   |
@@ -17,6 +17,7 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | busy                                             | 1 GPUsBusy                   |
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
 | idle, mode observe                               | 1 ObserveOnly                |
+| idle, outside the hours of `allowedDuring`       | 1 OutsideHours               |
 | idle, and its warning has not stood long enough  | 1 Warned                     |
 | idle, reclaimed on pressure, no plan takes it    | 1 IdleNotNeeded              |
 | idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
@@ -35,6 +36,7 @@ from datetime import MAXYEAR, datetime, timedelta
 
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.durations import format_duration
+from scaler.idleness.hours import first_open, following, is_open, latest, next_change
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Busy, Idle, Unknown, WorkloadVerdict
@@ -87,7 +89,7 @@ class Decision:
             # Who was not warned yet is so early that it costs no time, where that is possible.
             warned_at = _standing(self.target, self.idle_since, self.read_since) or max(due - warning, self.decided_at)
             instants.append(warned_at + warning)
-        return max(each for each in instants if each is not None)
+        return _first_allowed(self.policy, max(each for each in instants if each is not None))
 
     @property
     def noticeable_at(self) -> datetime | None:
@@ -122,7 +124,8 @@ class Decision:
             return None
         if self.policy.reclaim is not Reclaim.ALWAYS and not self.target.is_plannable:
             return None
-        return since + max(timedelta(0), self.policy.window - warning)
+        due = _first_allowed(self.policy, since + self.policy.window)
+        return None if due is None else max(since, due - warning)
 
     def holds_until(self, doubt: Unknown | None = None) -> datetime | None:
         """The next instant at which it, or what is shown of it, may differ although nothing but the time does.
@@ -143,6 +146,7 @@ class Decision:
             self.warning_at,
             self._warned_long_enough_at,
             *self._activity_ends_at,
+            *self._scheduled_at,
         )
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
 
@@ -158,6 +162,15 @@ class Decision:
         if seen is None or seen > self.decided_at:
             return () if seen is None else (seen,)
         return (seen + self.policy.window,)
+
+    @property
+    def _scheduled_at(self) -> tuple[datetime | None, ...]:
+        """When the hours of its policy begin or end, and when it is woken."""
+        policy = self.policy
+        return (
+            next_change(policy.allowed_during, self.decided_at) if policy.allowed_during else None,
+            following(policy.wake_at, self.decided_at) if policy.wake_at and not self.target.desired_replicas else None,
+        )
 
     @property
     def _may_shrink(self) -> bool:
@@ -177,6 +190,7 @@ _QUIET_SO_FAR = frozenset(
         DecisionReason.WARMING_UP,
         DecisionReason.KEPT,
         DecisionReason.GPUS_BUSY,
+        DecisionReason.OUTSIDE_HOURS,
         DecisionReason.WARNED,
     }
 )
@@ -184,6 +198,7 @@ _WARNS = frozenset(
     {
         DecisionReason.IDLE_NOT_LONG_ENOUGH,
         DecisionReason.GPUS_BUSY,
+        DecisionReason.OUTSIDE_HOURS,
         DecisionReason.WARNED,
         DecisionReason.IDLE_NOT_NEEDED,
         DecisionReason.PRIORITY_LOWERED,
@@ -192,6 +207,11 @@ _WARNS = frozenset(
     }
 )
 """Reasons with which a warning is given, or stands."""
+
+
+def _first_allowed(policy: Policy, at: datetime) -> datetime | None:
+    """The first instant from `at` on at which the policy's hours allow a suspension; None where none is foreseeable."""
+    return first_open(policy.allowed_during, at) if policy.allowed_during else at
 
 
 def _standing(target: TargetState, idle_since: datetime, read_since: datetime | None) -> datetime | None:
@@ -267,17 +287,24 @@ def _answer(
             reason=DecisionReason.FINISHED, message="the workload has finished; its replicas stay as they are"
         )
     if target.desired_replicas == 0 and (target.phase is not Phase.HELD or target.wake_request):
-        return _answer_at_zero(target)
+        return _answer_at_zero(target, policy, now)
     if target.phase in _NOT_RUNNING_YET:
         reason, message = _NOT_RUNNING_YET[target.phase]
         return Active(reason=reason, message=f"{message}: {target.message}" if target.message else message)
     return _answer_running(target, verdict, policy=policy, now=now, waits=waits)
 
 
-def _answer_at_zero(target: TargetState) -> Answer:
-    if target.wake_request:
-        return Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {target.wake_request}")
+def _answer_at_zero(target: TargetState, policy: Policy, now: datetime) -> Answer:
+    request = target.wake_request or _schedule(target, policy, now)
+    if request:
+        return Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {request}")
     return Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
+
+
+def _schedule(target: TargetState, policy: Policy, now: datetime) -> str:
+    """The `wakeAt` of its policy that has passed since it was suspended, in words; empty where none has."""
+    due = latest(policy.wake_at, now) if policy.wake_at and target.suspended_at else None
+    return f"wakeAt {due:%Y-%m-%dT%H:%M:%SZ}" if due and target.suspended_at and due > target.suspended_at else ""
 
 
 def _answer_running(
@@ -333,7 +360,7 @@ def _answer_measured(
             message = f"GPUs idle, but activity reported at {seen:%Y-%m-%dT%H:%M:%SZ}, within the last {window}"
             return Active(reason=DecisionReason.GPUS_BUSY, message=message)
         case Idle():
-            return _answer_idle(policy, target, waits)
+            return _answer_idle(policy, target, now, waits)
 
 
 def _rough(duration: timedelta) -> str:
@@ -341,13 +368,16 @@ def _rough(duration: timedelta) -> str:
     return format_duration(timedelta(seconds=int(duration.total_seconds())))
 
 
-def _answer_idle(policy: Policy, target: TargetState, waits: str) -> Answer:
+def _answer_idle(policy: Policy, target: TargetState, now: datetime, waits: str) -> Answer:
     floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
     quiet = f"every required GPU stayed below {floor} for {window}"
     if policy.mode is EnforcementMode.OBSERVE:
         return Active(reason=DecisionReason.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
     if policy.reclaim is not Reclaim.ALWAYS and not target.is_plannable:
         return Active(reason=DecisionReason.IDLE_NOT_NEEDED, message=f"{quiet}; {_NOT_PLANNABLE}")
+    if policy.allowed_during and not is_open(policy.allowed_during, now):
+        hours = "; ".join(map(str, policy.allowed_during))
+        return Active(reason=DecisionReason.OUTSIDE_HOURS, message=f"{quiet}; suspended only during {hours}")
     if waits:
         return Active(reason=DecisionReason.WARNED, message=f"{quiet}; {waits}")
     return _answer_enforced(policy, target, quiet)

@@ -11,6 +11,7 @@ from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.trigger_metadata import FIELD_OF_KEY
 from scaler.idleness.durations import format_duration
+from scaler.idleness.hours import following
 from scaler.idleness.policy import EnforcementMode, Reclaim, describe
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
@@ -158,7 +159,9 @@ def what_next(decision: Decision, at: datetime) -> str:
         case Inactive(reason=DecisionReason.GPUS_IDLE | DecisionReason.RECLAIMED):
             return "KEDA scales it to 0 at its next poll after its cooldownPeriod."
         case Inactive():
-            return "It stays at 0 until a wake-up: kubectl scale, annotation idlegpu.io/wake, or a wake query."
+            wake_at = following(decision.policy.wake_at, at)
+            until = f"{timestamp(wake_at)} (wakeAt), or an earlier wake-up" if wake_at else "a wake-up"
+            return f"It stays at 0 until {until}: kubectl scale, annotation idlegpu.io/wake, or a wake query."
         case Active(reason=DecisionReason.WAKING):
             return "KEDA scales it to 1 at its next poll, or at once with an external-push trigger."
         case Active():

@@ -21,6 +21,7 @@ from typing import Any
 import structlog
 
 from scaler.clock import Turns
+from scaler.decision.candidate import history_of, suspended_at
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
@@ -384,6 +385,7 @@ class Evaluator:
             pods=pods,
             wake_request=self._wake(scaled_object, None),
             warned_at=warned_at(scaled_object.metadata.annotations),
+            suspended_at=None if scale.replicas else suspended_at(history_of(scaled_object.metadata.annotations)),
         )
         return ScaleTarget(state=state, pods=pods)
 

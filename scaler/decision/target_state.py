@@ -160,6 +160,8 @@ class TargetState:
     """Whether plans can take it: they are about quota, and only that of a Kueue Workload is known."""
     last_activity: datetime | None = None
     """When its own controller saw it at work last: it may make the target busier, never idle."""
+    suspended_at: datetime | None = None
+    """When it was suspended last; None where that is not known."""
 
     @property
     def admitted_replicas(self) -> int:
@@ -180,6 +182,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         doubt=_doubt(target, phase, message),
         is_plannable=target.workload is None or target.workload.has_quota,
         last_activity=target.workload.last_activity if target.workload else None,
+        suspended_at=target.workload.suspended_at if target.workload else None,
     )
 
 
@@ -312,7 +315,12 @@ def running_since(pods: Sequence[GpuPod]) -> datetime | None:
 
 
 def state_of_scale(
-    *, replicas: int, pods: Sequence[GpuPod], wake_request: str = "", warned_at: datetime | None = None
+    *,
+    replicas: int,
+    pods: Sequence[GpuPod],
+    wake_request: str = "",
+    warned_at: datetime | None = None,
+    suspended_at: datetime | None = None,
 ) -> TargetState:
     """The state of a Deployment, StatefulSet or any other kind that scales its own pods.
 
@@ -330,6 +338,7 @@ def state_of_scale(
         warned_at=warned_at,
         wake_request=wake_request,
         is_plannable=False,
+        suspended_at=suspended_at,
     )
 
 

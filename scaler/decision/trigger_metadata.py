@@ -10,11 +10,13 @@
 | reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
 | idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
 | warning                | suspended after a warning that stood so long    | a duration above 0: 30m            |
+| allowedDuring          | suspended at these hours only                   | Mon-Fri 19:00-07:00 Europe/Berlin  |
+| wakeAt                 | resumed then, if it is suspended                | Mon-Fri 08:00 Europe/Berlin        |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
 
 Laws of this file:
 
-* Metadata is a tenant's input. It sets these nine values, within bounds, and nothing else: no URL, no query.
+* Metadata is a tenant's input. It sets these values, within bounds, and nothing else: no URL, no query.
 * All problems are reported at once, so that an owner does not fix them one KEDA event at a time.
 * A misspelt key of this scaler is an error. To ignore it is to apply a default that its owner believes replaced, and to
   suspend a workload that was only to be observed.
@@ -36,6 +38,7 @@ import msgspec
 
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, format_duration, parse_duration
+from scaler.idleness.hours import parse_day_times, parse_hours
 from scaler.idleness.policy import (
     EnforcementMode,
     GpuRule,
@@ -55,6 +58,8 @@ KEDA_KEYS = frozenset(
 _LONGEST_SOURCE = 128
 _LONGEST_VALUE = 60
 """Characters. No sensible value is longer, and an error that repeats it has to fit a gRPC trailer and an Event."""
+_LONGEST_LIST = 500
+"""The same of a value with several parts."""
 
 
 def parse_metadata(metadata: Mapping[str, str]) -> Overrides:
@@ -158,6 +163,7 @@ class _Field(NamedTuple):
     parse: Callable[[str], Any]
     """Raises ValueError saying what is wrong and what to write."""
     example: str
+    longest: int = _LONGEST_VALUE
 
 
 def _field(key: str) -> _Field:
@@ -169,7 +175,7 @@ def _field(key: str) -> _Field:
 def _value(field: _Field, text: str) -> Any:
     if not text:
         raise ValueError(f"the value is empty; write for example {field.example!r} or leave the key out")
-    if len(text) > _LONGEST_VALUE:
+    if len(text) > field.longest:
         raise ValueError(f"{_clipped(text)} is too long to be a value; write for example {field.example!r}")
     return field.parse(text)
 
@@ -246,6 +252,8 @@ _FIELDS = {
     "reclaim": _Field("reclaim", _one_of(Reclaim), "OnPressure"),
     "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
     "warning": _Field("warning", _positive_duration, "30m"),
+    "allowedDuring": _Field("allowed_during", parse_hours, "Mon-Fri 19:00-07:00 Europe/Berlin", _LONGEST_LIST),
+    "wakeAt": _Field("wake_at", parse_day_times, "Mon-Fri 08:00 Europe/Berlin", _LONGEST_LIST),
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
+from scaler.idleness.hours import DayTime, Hours
 
 
 class EnforcementMode(StrEnum):
@@ -85,6 +86,10 @@ class Policy:
     """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
     warning: timedelta | None = None
     """How long its owner must have been warned before it may be suspended; None: a warning is no condition."""
+    allowed_during: tuple[Hours, ...] = ()
+    """When it may be suspended; empty: at any time."""
+    wake_at: tuple[DayTime, ...] = ()
+    """When it is resumed, if it is suspended then."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
     exclude_until: datetime | None = None
@@ -118,6 +123,8 @@ class Overrides:
     reclaim: Reclaim | None = None
     idle_after_under_pressure: timedelta | None = None
     warning: timedelta | None = None
+    allowed_during: tuple[Hours, ...] | None = None
+    wake_at: tuple[DayTime, ...] | None = None
     keep_until: datetime | None = None
     exclude_until: datetime | None = None
 
@@ -173,8 +180,10 @@ def _shown(value: Any) -> str:
             return f"{ratio * 100:g} %"
         case datetime() as instant:
             return instant.isoformat()
-        case None:
+        case None | ():
             return "-"
+        case tuple() as several:
+            return "; ".join(map(str, several))
         case other:
             return str(other)
 

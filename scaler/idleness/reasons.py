@@ -62,6 +62,8 @@ class DecisionReason(StrEnum):
     OBSERVE_ONLY = "ObserveOnly"
     WARNED = "Warned"
     """Idle, and its owner is warned: it may be suspended once the warning has stood as long as the policy asks."""
+    OUTSIDE_HOURS = "OutsideHours"
+    """Idle, at an hour at which its policy suspends nothing."""
     IDLE_NOT_NEEDED = "IdleNotNeeded"
     """Idle, but only a plan for a waiting gang may take it, and none does."""
     PRIORITY_LOWERED = "PriorityLowered"

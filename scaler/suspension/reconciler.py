@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
-from scaler.decision.candidate import STATES, CandidateState, HistoryLine, next_line
+from scaler.decision.candidate import STATES, CandidateState, HistoryLine, history_of, next_line
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
@@ -399,14 +399,6 @@ class SuspensionReconciler:
     async def _remove_annotation(self, resource: Resource, metadata: ObjectMeta) -> None:
         body = {"metadata": {"annotations": {WAKE_ANNOTATION: None}, "uid": metadata.uid}}
         await self._api.patch(resource.path(*metadata.key), body)
-
-
-def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
-    """Of a ScaledObject whose target has no status of ours; empty where it cannot be read."""
-    try:
-        return msgspec.json.decode(annotations.get(HISTORY_ANNOTATION) or "[]", type=list[HistoryLine])
-    except msgspec.DecodeError:
-        return []
 
 
 def _warns(decision: Decision) -> bool:

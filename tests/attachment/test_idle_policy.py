@@ -96,6 +96,18 @@ def test_fields_are_completed_by_the_policy_of_the_cluster_one_by_one():
     }
 
 
+def test_hours_are_written_as_trigger_metadata():
+    night = {"days": ["Mon", "Tue"], "from": "19:00", "to": "07:00", "timeZone": "Europe/Berlin"}
+    weekend = {"days": ["Sat", "Sun"], "timeZone": "Europe/Berlin"}
+    morning = {"days": ["Mon"], "time": "07:30", "timeZone": "Europe/Berlin"}
+    found = policy("a", allowedDuring=[night, weekend], wakeAt=[morning])
+    assert found.problem == ""
+    assert dict(found.metadata) == {
+        "allowedDuring": "Mon,Tue 19:00-07:00 Europe/Berlin; Sat,Sun 00:00-24:00 Europe/Berlin",
+        "wakeAt": "Mon 07:30 Europe/Berlin",
+    }
+
+
 def test_targets_are_those_of_the_nearest_policy_that_names_some():
     own, cluster = policy("a"), cluster_policy("b", notify=["chat"])
     assert followed(JOB, in_order([own, cluster]), at()).notify == ("chat",)
@@ -135,6 +147,8 @@ def test_without_a_word_on_the_mode_it_is_observe():
         ({"selector": {"labels": {"matchExpressions": [{"key": "a", "operator": "Has"}]}}}, "spec.selector.labels"),
         ({"selector": {"namespaces": {}}}, "spec.selector.namespaces: an IdlePolicy is about its own namespace"),
         ({"exclude": [{"labels": {"matchExpressions": [{"key": "a", "operator": "~"}]}}]}, "spec.exclude[0].labels"),
+        ({"allowedDuring": [{"timeZone": "Europe/Berlim"}]}, "spec.allowedDuring: time zone 'Europe/Berlim' cannot be"),
+        ({"wakeAt": [{"time": "24:00", "timeZone": "UTC"}]}, "spec.wakeAt: '24:00 UTC' is no time of day"),
         ({"idleAfter": "10m", "idleAfterUnderPressure": "20m"}, "is longer than idleAfter (10m)"),
     ],
 )

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, needs_verdict
 from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.hours import is_open, parse_day_times, parse_hours
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
@@ -62,6 +63,17 @@ BOOST = {"reclaim": Reclaim.PRIORITY_BOOST}
 
 
 UNPLANNABLE = a_target(is_plannable=False)
+
+
+def during(hours: str) -> dict[str, Any]:
+    return {"allowed_during": parse_hours(f"{hours} UTC")}
+
+
+def wake_at(times: str) -> dict[str, Any]:
+    return {"wake_at": parse_day_times(f"{times} UTC")}
+
+
+SUSPENDED_AT_11 = replace(ASLEEP, suspended_at=at(-3600))
 
 
 def warned(ago: float) -> TargetState:
@@ -115,6 +127,20 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "warned is a candidate": (warned(20), IDLE, WARNING | ON_PRESSURE, "1 IdleNotNeeded"),
     "and is taken": (replace(warned(20), grant=PLAN), IDLE, WARNING | ON_PRESSURE, "0 Reclaimed"),
     "not warned keeps its priority": (a_target(), IDLE, WARNING | BOOST, "1 Warned"),
+    "idle, and it is time": (a_target(), IDLE, during("12:00-13:00"), "0 GPUsIdle"),
+    "idle, a minute too late": (a_target(), IDLE, during("11:00-12:00"), "1 OutsideHours"),
+    "busy, outside hours": (a_target(), BUSY, during("11:00-12:00"), "1 GPUsBusy"),
+    "unknown, outside hours": (a_target(), UNKNOWN, during("11:00-12:00"), "error StaleSamples"),
+    "no candidate outside hours": (a_target(), IDLE, during("11:00-12:00") | ON_PRESSURE, "1 OutsideHours"),
+    "no plan takes it outside hours": (GRANTED, IDLE, during("11:00-12:00") | ON_PRESSURE, "1 OutsideHours"),
+    "priority stays outside hours": (a_target(), IDLE, during("11:00-12:00") | BOOST, "1 OutsideHours"),
+    "held, and hours end: back to 1": (HELD, IDLE, during("11:00-12:00") | ON_PRESSURE, "1 OutsideHours"),
+    "at 0 at its hour": (SUSPENDED_AT_11, None, wake_at("12:00"), "1 Waking"),
+    "at 0 since before its hour": (SUSPENDED_AT_11, None, wake_at("11:30"), "1 Waking"),
+    "at 0 since its hour": (SUSPENDED_AT_11, None, wake_at("11:00"), "0 Suspended"),
+    "at 0 before its hour": (SUSPENDED_AT_11, None, wake_at("12:01"), "0 Suspended"),
+    "at 0, nobody knows since when": (ASLEEP, None, wake_at("12:00"), "0 Suspended"),
+    "vanished at its hour": (replace(SUSPENDED_AT_11, doubt=DOUBT), None, wake_at("12:00"), "error WorkloadMissing"),
     "idle, and no plan takes it": (a_target(), IDLE, ON_PRESSURE, "1 IdleNotNeeded"),
     "idle, and a plan takes it": (GRANTED, IDLE, ON_PRESSURE, "0 Reclaimed"),
     "a plan takes nothing that works": (GRANTED, BUSY, ON_PRESSURE, "1 GPUsBusy"),
@@ -171,6 +197,13 @@ QUOTA = a_target(phase=Phase.WAITING_FOR_QUOTA, message="2 more needed")
         (a_target(), BUSY, {}, "work seen within the last 30m"),
         (a_target(), UNKNOWN, {}, "newest sample is 5m old"),
         (replace(ASLEEP, wake_request="demand query 'inbox'"), None, {}, "wake-up requested: demand query 'inbox'"),
+        (SUSPENDED_AT_11, None, wake_at("11:30"), "wake-up requested: wakeAt 2026-12-01T11:30:00Z"),
+        (
+            a_target(),
+            IDLE,
+            during("Sat,Sun 00:00-24:00"),
+            "every required GPU stayed below 1 % for 30m; suspended only during Sat,Sun 00:00-24:00 UTC",
+        ),
     ],
 )
 def test_an_answer_says_why_in_words(
@@ -192,6 +225,8 @@ policies = st.builds(
     reclaim=st.sampled_from(Reclaim),
     idle_after_under_pressure=st.one_of(st.none(), wholes),
     keep_until=instants,
+    allowed_during=st.sampled_from([(), parse_hours("12:00-13:00 UTC"), parse_hours("11:00-12:00 UTC")]),
+    wake_at=st.sampled_from([(), parse_day_times("12:00 UTC"), parse_day_times("13:00 UTC")]),
     gpus=st.sampled_from([0.0, 0.5, 1.0]).map(lambda share: GpuRule(share=share)),
 )
 gpus = st.builds(
@@ -216,6 +251,7 @@ standings = st.builds(
     demand=st.sampled_from(["", "demand query 'inbox'"]),
     grant=st.sampled_from(["", "plan p1 for Workload team/gang"]),
     doubt=st.sampled_from([None, None, None, DOUBT]),
+    suspended_at=instants,
 )
 
 
@@ -236,6 +272,7 @@ def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_lon
         assert not target.demand
         assert target.running_since is not None
         assert NOON - target.running_since >= given_policy.warm_up + given_policy.window
+        assert not given_policy.allowed_during or is_open(given_policy.allowed_during, NOON)
 
 
 @given(target=standings, of=verdicts, given_policy=policies)
@@ -245,7 +282,8 @@ def test_a_target_at_zero_is_woken_only_by_a_request(
     answer = decide(target, of, policy=given_policy, now=NOON).answer
     if target.desired_replicas == 0 and target.phase is not Phase.HELD and isinstance(answer, Active):
         assert answer.reason is DecisionReason.WAKING
-        assert target.wake_request
+        is_its_hour = given_policy.wake_at == parse_day_times("12:00 UTC")
+        assert target.wake_request or (is_its_hour and target.suspended_at and target.suspended_at < NOON)
 
 
 def test_a_target_without_a_workload_is_never_taken_by_a_plan_and_says_so() -> None:
@@ -273,6 +311,7 @@ def test_a_foreseen_suspension_lies_after_everything_that_forbids_it(
         assert made.suspend_at >= target.running_since + given_policy.warm_up + given_policy.window
         assert made.suspend_at >= made.idle_since + given_policy.window
         assert given_policy.keep_until is None or made.suspend_at >= given_policy.keep_until
+        assert not given_policy.allowed_during or is_open(given_policy.allowed_during, made.suspend_at)
         assert given_policy.mode is EnforcementMode.ENFORCE
 
 
@@ -355,6 +394,9 @@ def test_one_quiet_signal_is_not_enough_to_call_a_gpu_quiet() -> None:
         pytest.param(
             minutes(120), evidence(-600), {"mode": EnforcementMode.OBSERVE}, None, id="never, when only observed"
         ),
+        pytest.param(minutes(120), evidence(None, of=IDLE), during("15:00-16:00"), at(3 * 3600), id="from 15:00 on"),
+        pytest.param(minutes(120), evidence(-600), during("12:00-12:20"), at(24 * 3600), id="tomorrow: 12:20 is late"),
+        pytest.param(minutes(120), evidence(-600), during("12:00-12:21"), at(1200), id="a minute left"),
         pytest.param(minutes(120), evidence(None, of=IDLE), {}, None, id="it has come: the answer is 0"),
         pytest.param(minutes(120), evidence(-600, of=UNKNOWN), {}, None, id="unknown"),
     ],
@@ -374,6 +416,35 @@ def test_a_foreseen_suspension_happens_at_that_very_instant() -> None:
         for seconds in (1199, 1200)
     )
     assert (type(before), type(then)) == (Active, Inactive)
+
+
+@pytest.mark.parametrize(
+    ("hours", "expected"),
+    [
+        pytest.param("15:00-16:00", at(2 * 3600 + 2400), id="20 min before hours begin"),
+        pytest.param("00:00-24:00", at(0), id="at all hours: 20 min before it has been idle for 30"),
+    ],
+)
+def test_its_owner_is_warned_before_the_hours_at_which_it_may_be_suspended(hours: str, expected: datetime) -> None:
+    made = decided(a_target(), evidence(-600), **during(hours), **WARNING)
+    assert made.warning_at == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "given_policy", "expected"),
+    [
+        pytest.param(a_target(), during("15:00-16:00"), at(3 * 3600 - 300), id="five minutes before hours begin"),
+        pytest.param(a_target(), during("12:03-16:00"), at(180), id="hours begin"),
+        pytest.param(a_target(), OBSERVE | during("11:00-12:30"), at(1800), id="hours end"),
+        pytest.param(SUSPENDED_AT_11, wake_at("13:00"), at(3600), id="it is woken"),
+        pytest.param(a_target(), OBSERVE | wake_at("13:00"), None, id="what runs is not woken"),
+    ],
+)
+def test_a_decision_holds_until_hours_change(
+    target: TargetState, given_policy: dict[str, Any], expected: datetime | None
+) -> None:
+    of = IDLE if target.desired_replicas else None
+    assert decided(target, of, **given_policy).holds_until() == expected
 
 
 def test_while_it_is_in_demand_no_suspension_is_foreseen() -> None:

@@ -230,6 +230,18 @@ async def test_an_annotation_on_either_object_wakes_a_suspended_gang() -> None:
     assert [word(world.answer(name)) for name in "abcd"] == [WAKING, WAKING, SUSPENDED, SUSPENDED]
 
 
+async def test_what_is_suspended_is_woken_at_its_hour_and_not_again_once_it_is_suspended_after_that() -> None:
+    hour = {**QUICK, "wakeAt": "11:30 UTC"}
+
+    def down(name: str, since: str) -> Inhabitant:
+        history = {"idlegpu.io/history": f'[{{"at":"2026-12-01T{since}:00Z","state":"Suspended"}}]'}
+        return deployment(name, replicas=0, metadata=hour, annotations=history)
+
+    world = cluster_of(sleeping("a", metadata=hour), down("b", "11:00"), down("c", "11:45"))
+    await world.tick(NOON)
+    assert [word(world.answer(name)) for name in "abc"] == [WAKING, WAKING, SUSPENDED]
+
+
 def sleeping(name: str, **more: Any) -> Inhabitant:
     """A gang that we have suspended an hour ago."""
 

@@ -23,8 +23,9 @@ from scaler.idleness.reasons import DecisionReason, UnknownReason
 
 RECORDED = Path(__file__).with_name("recorded_week.json")
 NEWER = re.compile(
-    r"(warning=None|warned_at=(None|datetime\.datetime\([^()]*\))), (?=keep_until=|wake_request=)"
-    r"|, (read_since|exclude_until|last_activity)=None"
+    r"(warning=None, allowed_during=\(\), wake_at=\(\)|warned_at=(None|datetime\.datetime\([^()]*\))), "
+    r"(?=keep_until=|wake_request=)"
+    r"|, (read_since|exclude_until|last_activity|suspended_at)=(None|datetime\.datetime\([^()]*\))"
 )
 """Fields that there were not when it was recorded."""
 HOURS = 7 * 24

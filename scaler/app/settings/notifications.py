@@ -7,11 +7,11 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Section
+from scaler.idleness.hours import Weekday, read_zone
 from scaler.notifications.digest import DigestConfig
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import TargetConfig, TargetKind
 from scaler.notifications.workloads import OwnerRules
-from scaler.reclaim.budgets.hours import Weekday, read_zone
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 """Part of the name of an annotation."""

@@ -1,16 +1,15 @@
 """Settings of reclaim plans for pending Workloads: their costs, and the budgets that limit them."""
 
-import re
 from datetime import time
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Ratio, Section
+from scaler.idleness.hours import Hours, Weekday, parse_time, read_zone
 from scaler.kube.scheduling import parse_selector
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
 from scaler.reclaim.budgets.budget import Budget, Limit, Rate
-from scaler.reclaim.budgets.hours import Hours, Weekday, read_zone
 from scaler.reclaim.budgets.scopes import Each, Scope
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
@@ -25,9 +24,6 @@ _MOST_NEGATIVE = -(2**31)
 # ------------------------------------------------------------------------------------------------------------- budgets
 
 
-_CLOCK = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
-
-
 def _time_of_day(value: Any) -> Any:
     """`09:00`. YAML reads some of them as numbers, 22:00 as 1320, and a number could as well mean an hour."""
     if isinstance(value, time):
@@ -35,10 +31,7 @@ def _time_of_day(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         meant = f"{value // 60:02}:{value % 60:02}" if 60 <= value <= 24 * 60 else "22:00"
         raise ValueError(f"{value} is how YAML reads a time of day without quotes; write '{meant}', with quotes")
-    found = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
-    if not found:
-        raise ValueError(f"{value!r} is not a time of day; write for example '22:00', with quotes")
-    return time(int(found[1]), int(found[2]))
+    return parse_time(value.strip() if isinstance(value, str) else repr(value))
 
 
 def _end(value: Any) -> Any:

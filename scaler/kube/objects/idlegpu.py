@@ -164,6 +164,22 @@ class JobExclusion(JobSelector, frozen=True):
     reason: str = ""
 
 
+class WeeklyHours(Struct, frozen=True):
+    """Hours on some days of the week, or a time of day."""
+
+    days: tuple[str, ...] = ()
+    begin: str = field(default="00:00", name="from")
+    to: str = "24:00"
+    time: str = ""
+    """Instead of both, of a time of day."""
+    time_zone: str = ""
+
+    def __str__(self) -> str:
+        """As trigger metadata writes it."""
+        days = f"{','.join(self.days)} " if self.days else ""
+        return f"{days}{self.time or f'{self.begin}-{self.to}'} {self.time_zone}"
+
+
 class IdlePolicySpec(Struct, frozen=True):
     precedence: int = 0
     selector: JobSelector = JobSelector()
@@ -177,6 +193,8 @@ class IdlePolicySpec(Struct, frozen=True):
     reclaim: str = ""
     idle_after_under_pressure: str = ""
     warning: str = ""
+    allowed_during: tuple[WeeklyHours, ...] = ()
+    wake_at: tuple[WeeklyHours, ...] = ()
     notify: tuple[str, ...] = ()
 
 

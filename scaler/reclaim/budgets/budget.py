@@ -22,7 +22,7 @@ from functools import cached_property
 from math import floor
 
 from scaler.idleness.durations import format_duration
-from scaler.reclaim.budgets.hours import Hours, is_open, next_change
+from scaler.idleness.hours import Hours, is_open, next_change
 from scaler.reclaim.budgets.scopes import (
     EVERYTHING,
     NEVER,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from scaler.idleness.hours import is_open
 from scaler.reclaim.budgets.budget import Budget
-from scaler.reclaim.budgets.hours import is_open
 from scaler.reclaim.budgets.scopes import ScopeUsage, SuspensionHistory
 
 

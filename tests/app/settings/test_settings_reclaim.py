@@ -9,10 +9,10 @@ from builders import minutes
 
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
+from scaler.idleness.hours import Hours, Weekday
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
 from scaler.reclaim.budgets.budget import Budget, Limit, Rate
-from scaler.reclaim.budgets.hours import Hours, Weekday
 from scaler.reclaim.budgets.scopes import Each, Scope
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.planner import ReclaimConfig, Unprotected

@@ -6,8 +6,8 @@ from builders import NOON, minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler.idleness.hours import Hours, is_open
 from scaler.reclaim.budgets.budget import Budget, BudgetExhausted, Limit, Rate, budget_check
-from scaler.reclaim.budgets.hours import Hours, is_open
 from scaler.reclaim.budgets.scopes import (
     BudgetedWorkload,
     BudgetLocation,

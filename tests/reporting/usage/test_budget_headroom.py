@@ -7,8 +7,8 @@ from builders import NOON, minutes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.idleness.hours import Hours
 from scaler.reclaim.budgets.budget import Budget, Limit, Rate, budget_check
-from scaler.reclaim.budgets.hours import Hours
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Each, Scope, Suspension, SuspensionHistory
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom, LimitHeadroom, headroom
 

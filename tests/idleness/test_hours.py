@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.reclaim.budgets.hours import Hours, Weekday, is_open, next_change
+from scaler.idleness.hours import (
+    Hours,
+    Weekday,
+    first_open,
+    following,
+    is_open,
+    latest,
+    next_change,
+    parse_day_times,
+    parse_hours,
+)
 
 BERLIN, LORD_HOWE = "Europe/Berlin", "Australia/Lord_Howe"
 MINUTE = timedelta(minutes=1)
@@ -127,3 +137,77 @@ def test_a_zone_that_cannot_be_read_is_an_error_and_no_answer(name: str) -> None
 @pytest.mark.parametrize("text", ["Mon,Fri 09:00-17:30", "22:00-06:00", "Sun 12:00-00:00"])
 def test_hours_are_shown_as_they_are_written(text: str) -> None:
     assert str(hours(text)) == f"{text.replace('-00:00', '-24:00')} {BERLIN}"
+
+
+def test_it_is_first_open_at_once_or_when_the_hours_begin():
+    window = [hours("09:00-17:00")]
+    assert first_open(window, utc("2026-12-01T12:00")) == utc("2026-12-01T12:00")
+    assert first_open(window, utc("2026-12-01T20:00")) == utc("2026-12-02T08:00")
+    assert first_open([], utc("2026-12-01T12:00")) is None
+
+
+# ----------------------------------------------------------------------------------------------------- a time of day
+
+
+@pytest.mark.parametrize(
+    ("times", "now", "before", "after"),
+    [
+        pytest.param("08:00", "2026-12-01T12:00", "2026-12-01T07:00", "2026-12-02T07:00", id="every day"),
+        pytest.param("08:00", "2026-12-01T07:00", "2026-12-01T07:00", "2026-12-02T07:00", id="at that very instant"),
+        pytest.param("Mon-Fri 08:00", "2026-12-05T12:00", "2026-12-04T07:00", "2026-12-07T07:00", id="over a weekend"),
+        pytest.param("Tue 08:00", "2026-12-01T06:00", "2026-11-24T07:00", "2026-12-01T07:00", id="a week ago"),
+        pytest.param("08:00 UTC; 12:00", "2026-12-01T10:00", "2026-12-01T08:00", "2026-12-01T11:00", id="two"),
+        pytest.param("02:30", "2026-03-29T12:00", "2026-03-29T01:30", "2026-03-30T00:30", id="left out: at 03:30"),
+        pytest.param("02:30", "2026-10-25T12:00", "2026-10-25T00:30", "2026-10-26T01:30", id="twice: the first"),
+    ],
+)
+def test_a_time_of_day_is_found_before_and_after(times: str, now: str, before: str, after: str) -> None:
+    parsed = parse_day_times(f"{times} {BERLIN}")
+    assert (latest(parsed, utc(now)), following(parsed, utc(now))) == (utc(before), utc(after))
+
+
+# ---------------------------------------------------------------------------------------------------------- in words
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("19:00-07:00 UTC", "19:00-07:00 UTC"),
+        ("Mon-Fri 19:00-07:00 Europe/Berlin", "Mon,Tue,Wed,Thu,Fri 19:00-07:00 Europe/Berlin"),
+        ("Sat-Mon 9:00-24:00 UTC", "Mon,Sat,Sun 09:00-24:00 UTC"),
+        ("Mon-Sun 00:00-24:00 UTC", "00:00-24:00 UTC"),
+        (" Sat,Sun  00:00-24:00 UTC ;Mon 19:00-07:00 UTC", "Sat,Sun 00:00-24:00 UTC; Mon 19:00-07:00 UTC"),
+    ],
+)
+def test_hours_are_read_as_they_are_written(text: str, shown: str) -> None:
+    parsed = parse_hours(text)
+    assert "; ".join(map(str, parsed)) == shown
+    assert parse_hours(shown) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "has an empty part"),
+        ("19:00-07:00 UTC;", "has an empty part"),
+        ("19:00-07:00", "are no hours; write for example 'Mon-Fri 19:00-07:00 Europe/Berlin'"),
+        ("19-7 UTC", "are no hours"),
+        ("24:00-07:00 UTC", "are no hours"),
+        ("19:00-25:00 UTC", "are no hours"),
+        ("08:00-08:00 UTC", "begins and ends at the same time"),
+        ("Monday 19:00-07:00 UTC", "'Monday' is no day; write Mon, Tue"),
+        ("19:00-07:00 Europe/Berlim", "time zone 'Europe/Berlim' cannot be read"),
+    ],
+)
+def test_what_are_no_hours_is_said(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_hours(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("8 UTC", "is no time of day"), ("24:00 UTC", "is no time of day"), ("Fry 08:00 UTC", "'Fry' is no day")],
+)
+def test_what_is_no_time_of_day_is_said(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_day_times(text)
