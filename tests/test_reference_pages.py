@@ -82,6 +82,9 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "warning": "–",
         "allowedDuring": "–",
         "wakeAt": "–",
+        "longestKeep": "–",
+        "keepsPerWeek": "–",
+        "keepUsers": "–",
         "keepUntil": "–",
     }
     assert {key: PARAMETERS[key][1] for key in OURS} == built_in

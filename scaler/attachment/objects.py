@@ -101,6 +101,9 @@ def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str,
         "warning": spec.warning,
         "allowedDuring": "; ".join(map(str, spec.allowed_during)),
         "wakeAt": "; ".join(map(str, spec.wake_at)),
+        "longestKeep": spec.keep.longest,
+        "keepsPerWeek": "" if spec.keep.per_week is None else str(spec.keep.per_week),
+        "keepUsers": ", ".join(spec.keep.users),
     }
     metadata = {key: value for key, value in given.items() if value}
     try:

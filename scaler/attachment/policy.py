@@ -17,15 +17,13 @@ Laws:
   attached by it stays attached in mode Observe.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import lru_cache
 
 from scaler.idleness.durations import parse_duration
-from scaler.idleness.policy import under_pressure_problem
+from scaler.idleness.policy import is_any_of, under_pressure_problem
 from scaler.kube.scheduling import Selector
 
 DEFAULT_MODE = "observe"
@@ -80,26 +78,20 @@ class Criteria:
         return (
             (self.namespaces is None or self.namespaces.matches(job.namespace_labels))
             and (self.labels is None or self.labels.matches(job.labels))
-            and _is_any(job.kind, self.kinds)
-            and _is_any(job.queue, self.queues)
-            and _is_any(job.priority_class, self.priority_classes)
+            and _matches(job.kind, self.kinds)
+            and _matches(job.queue, self.queues)
+            and _matches(job.priority_class, self.priority_classes)
             and self._matches_models(job.gpu_models, if_unknown=if_unknown)
         )
 
     def _matches_models(self, models: Collection[str] | None, *, if_unknown: bool) -> bool:
         if not self.gpu_models:
             return True
-        return if_unknown if models is None else any(_is_any(each, self.gpu_models) for each in models)
+        return if_unknown if models is None else any(is_any_of(each, self.gpu_models) for each in models)
 
 
-def _is_any(name: str, patterns: Sequence[str]) -> bool:
-    return not patterns or any(_pattern(each).fullmatch(name) for each in patterns)
-
-
-@lru_cache(maxsize=4096)
-def _pattern(text: str) -> re.Pattern[str]:
-    """`*` stands for any text; nothing else is special."""
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return not patterns or is_any_of(name, patterns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

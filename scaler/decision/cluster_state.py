@@ -14,7 +14,9 @@ from scaler.decision import target_state
 from scaler.decision.switches import Switch, observe_switched, switch_of
 from scaler.decision.target_state import ObservedTarget
 from scaler.decision.workloads import (
+    EXCLUDE,
     KEEP_FOR,
+    KEEP_UNTIL,
     POLICY_LABEL,
     WAKE_ANNOTATION,
     grant_of,
@@ -184,6 +186,15 @@ def job_key(workload: Workload) -> tuple[str, str, str] | None:
 
 
 _REQUESTS = frozenset({WAKE_ANNOTATION, KEEP_FOR})
+_KEEPS = frozenset({KEEP_UNTIL, EXCLUDE})
+_KEEP_LIMITS = frozenset({"longestKeep", "keepsPerWeek", "keepUsers"})
+
+
+def _awaits_leader(scaled: ScaledObject) -> bool:
+    """Whether it has an annotation that the leader acts on."""
+    named = scaled.metadata.annotations.keys()
+    is_limited = named & _KEEPS and any(each.metadata.keys() & _KEEP_LIMITS for each in scaled.spec.triggers)
+    return bool(named & _REQUESTS or is_limited)
 
 
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
@@ -191,7 +202,7 @@ def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
     return {
         "policy": _by_policy,
         "target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)],
-        "wake": lambda scaled: [WAKE_ANNOTATION] if scaled.metadata.annotations.keys() & _REQUESTS else [],
+        "wake": lambda scaled: [WAKE_ANNOTATION] if _awaits_leader(scaled) else [],
     }
 
 

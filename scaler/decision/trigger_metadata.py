@@ -13,6 +13,9 @@
 | allowedDuring          | suspended at these hours only                   | Mon-Fri 19:00-07:00 Europe/Berlin  |
 | wakeAt                 | resumed then, if it is suspended                | Mon-Fri 08:00 Europe/Berlin        |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
+| longestKeep            | kept or excluded by annotations at most so long | a duration above 0: 8h             |
+| keepsPerWeek           | kept so often within seven days                 | a number: 3                        |
+| keepUsers              | kept by these users only                        | *@example.com, alice               |
 
 Laws of this file:
 
@@ -218,6 +221,19 @@ def _percentage(text: str) -> float:
     return ratio
 
 
+def _number(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,2}", text):
+        raise ValueError(f"{text!r} is not a number up to 99; write for example '3'")
+    return int(text)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(each.strip() for each in text.split(","))
+    if not all(names):
+        raise ValueError(f"{text!r} has an empty name; write for example '*@example.com, alice'")
+    return names
+
+
 def _one_of(words: type[StrEnum]) -> Callable[[str], StrEnum]:
     def parse(text: str) -> StrEnum:
         try:
@@ -254,6 +270,9 @@ _FIELDS = {
     "warning": _Field("warning", _positive_duration, "30m"),
     "allowedDuring": _Field("allowed_during", parse_hours, "Mon-Fri 19:00-07:00 Europe/Berlin", _LONGEST_LIST),
     "wakeAt": _Field("wake_at", parse_day_times, "Mon-Fri 08:00 Europe/Berlin", _LONGEST_LIST),
+    "longestKeep": _Field("longest_keep", _positive_duration, "8h"),
+    "keepsPerWeek": _Field("keeps_per_week", _number, "3"),
+    "keepUsers": _Field("keep_users", _names, "*@example.com, alice", _LONGEST_LIST),
     "keepUntil": _Field("keep_until", _instant, "2026-12-01T18:00:00Z"),
 }
 

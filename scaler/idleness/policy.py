@@ -8,10 +8,12 @@ what was requested since.
 longer one is a default from farther away (settings) and the owner wrote the shorter `idleAfter`, both are `idleAfter`.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -90,6 +92,12 @@ class Policy:
     """When it may be suspended; empty: at any time."""
     wake_at: tuple[DayTime, ...] = ()
     """When it is resumed, if it is suspended then."""
+    longest_keep: timedelta | None = None
+    """How long its owner may have it kept or excluded, from when that is asked; None: as long as its owner likes."""
+    keeps_per_week: int | None = None
+    """How often within seven days; None: as often as its owner likes."""
+    keep_users: tuple[str, ...] = ()
+    """Who may, as patterns such as `*@example.com`; empty: everybody who may write the annotations."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
     exclude_until: datetime | None = None
@@ -99,6 +107,10 @@ class Policy:
 
     def source_of(self, name: str) -> str:
         return self.sources.get(name, "built-in default")
+
+    @property
+    def limits_keeps(self) -> bool:
+        return self.longest_keep is not None or self.keeps_per_week is not None or bool(self.keep_users)
 
     @property
     def idle_after_if_pressed(self) -> timedelta:
@@ -125,6 +137,9 @@ class Overrides:
     warning: timedelta | None = None
     allowed_during: tuple[Hours, ...] | None = None
     wake_at: tuple[DayTime, ...] | None = None
+    longest_keep: timedelta | None = None
+    keeps_per_week: int | None = None
+    keep_users: tuple[str, ...] | None = None
     keep_until: datetime | None = None
     exclude_until: datetime | None = None
 
@@ -183,9 +198,19 @@ def _shown(value: Any) -> str:
         case None | ():
             return "-"
         case tuple() as several:
-            return "; ".join(map(str, several))
+            return ("; " if isinstance(several[0], Hours | DayTime) else ", ").join(map(str, several))
         case other:
             return str(other)
+
+
+def is_any_of(name: str, patterns: Iterable[str]) -> bool:
+    """Whether it is one of the names, in which `*` stands for any text."""
+    return any(_pattern(each).fullmatch(name) for each in patterns)
+
+
+@lru_cache(maxsize=4096)
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

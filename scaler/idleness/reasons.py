@@ -94,6 +94,8 @@ class SuspensionEventReason(StrEnum):
     """The Workload is activated again."""
     SUSPEND_SOON = "SuspendSoon"
     """A warning before the suspension, with its time."""
+    KEEP_REFUSED = "KeepRefused"
+    """An annotation by which its owner keeps it has no effect: the policy allows no more."""
     PODS_GONE = "PodsGone"
     """The last pod of a suspended Workload has ended: its GPUs are free."""
     RUNNING = "Running"

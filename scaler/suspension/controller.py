@@ -23,7 +23,7 @@ from scaler.decision.describe import prevailing
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.switched_objects import SwitchedObjects
 from scaler.decision.target_state import Phase
-from scaler.decision.workloads import KEEP_FOR, WAKE_ANNOTATION, owner_key
+from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, owner_key
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
@@ -42,12 +42,13 @@ _WORKERS = 4
 _RESYNC = timedelta(minutes=5)
 """Everything is looked at this often even if nothing seems to have changed."""
 
+_KEEPS = frozenset({KEEP_FOR, KEEP_UNTIL, EXCLUDE})
 _IN_MOTION = frozenset({Phase.SUSPENDING, Phase.RESUMING, Phase.STARTING})
 """Phases that end with pods. Not every pod names its Workload, so its watch alone would miss some ends."""
 
 
 class ReconcileRequest(NamedTuple):
-    """What is to be looked at: a ScalableWorkload, or a ScaledObject with a wake annotation."""
+    """What is to be looked at: a ScalableWorkload, or a ScaledObject with an annotation that its owner has set."""
 
     resource: Resource
     key: Key
@@ -149,7 +150,7 @@ class SuspensionController:
         for request in self._changed_by(evaluation):
             self._queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
-            if has_wake_annotation(scaled_object.metadata) or KEEP_FOR in scaled_object.metadata.annotations:
+            if has_wake_annotation(scaled_object.metadata) or scaled_object.metadata.annotations.keys() & _KEEPS:
                 self._enqueue_wake(scaled_object)
 
     def _changed_by(self, evaluation: Evaluation) -> Iterable[ReconcileRequest]:

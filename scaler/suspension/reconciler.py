@@ -11,7 +11,7 @@ Laws:
 * Of several ScalableWorkloads of one Workload only the oldest acts. Two that disagree would start and stop it for ever.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -29,17 +29,13 @@ from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase
 from scaler.decision.workloads import (
     ASKED_BY,
     HISTORY_ANNOTATION,
-    KEEP_FOR,
-    KEEP_UNTIL,
     WAKE_ANNOTATION,
     WARNED_AT,
-    keep_for,
-    keep_overrides,
     observe,
     wake_request,
     warned_at,
 )
-from scaler.errors import KubeError, MetadataError
+from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import ObjectReference
@@ -48,6 +44,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.suspension.keeps import KEEPS_ANNOTATION, encode_keeps, keeps_of, settle
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.suspension.status import warned_at as next_warning
@@ -111,9 +108,9 @@ class SuspensionReconciler:
             return None
         if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
-        if await self._write_keep_until(SCALABLE_WORKLOAD, scalable.metadata):
-            return None
         situation, decision = self._situation(scalable), self._decision(scalable)
+        if await self._settle_keeps(self._scaled_object_of(scalable), self._annotated(scalable), decision):
+            return None
         if (unseen := situation.unseen) is not None and situation.was_bound and unseen.reason is _STALE:
             raise KubeError(f"its status stays as it is: {unseen.message}")
         state = state_of(situation)
@@ -323,36 +320,65 @@ class SuspensionReconciler:
     async def reconcile_scaled_object(self, key: Key) -> None:
         """Write what is owed to a ScaledObject: its history, its warning, the end of a wake-up. Raises: KubeError."""
         scaled_object = self._cluster.scaled_objects.get(*key)
-        if scaled_object is not None and await self._write_keep_until(SCALED_OBJECT, scaled_object.metadata):
+        if scaled_object is not None and await self._settle_keeps(
+            scaled_object, [(SCALED_OBJECT, scaled_object.metadata)], self._decision_of(key)
+        ):
             return
         await self._write_history(key)
         await self._remove_wake_of_scaled_object(key)
 
-    async def _write_keep_until(self, resource: Resource, metadata: ObjectMeta) -> bool:
-        """The end of a keep-for that counts from now on; whether there was one. Of both the later end stands."""
-        annotations, where = metadata.annotations, f"{resource.kind} {metadata.name}"
-        try:
-            asked = keep_for(annotations, where=where)
-            known = keep_overrides({KEEP_UNTIL: annotations.get(KEEP_UNTIL, "")}, where=where).keep_until
-        except MetadataError:
-            return False  # told with the decision
-        if asked is None:
-            return False
-        until = max(self._clock() + asked, known or self._clock())
-        written = {KEEP_FOR: None, KEEP_UNTIL: timestamp(until)}
-        body = {"metadata": {"annotations": written, "resourceVersion": metadata.resource_version}}
-        await self._api.patch(resource.path(*metadata.key), body)
-        return True
+    def _scaled_object_of(self, scalable: ScalableWorkload) -> ScaledObject | None:
+        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+        return next(iter(self._cluster.scaled_objects.by_index("target", target)), None)
+
+    def _annotated(self, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
+        """The ScalableWorkload and what it scales: objects whose annotations keep it."""
+        found, switched = [(SCALABLE_WORKLOAD, scalable.metadata)], self._cluster.switched_of(scalable)
+        if (scaled := self._cluster.scaled_metadata(scalable)) is not None:
+            found.append((WORKLOAD if switched is None else switched[0].resource, scaled[1]))
+        return found
+
+    def _decision_of(self, key: Key) -> Decision | None:
+        evaluation = self._decision_cache.evaluation
+        entry = evaluation.entries.get(key) if evaluation is not None else None
+        return prevailing(list(entry.triggers.values())) if entry is not None else None
+
+    async def _settle_keeps(
+        self,
+        scaled_object: ScaledObject | None,
+        annotated: Iterable[tuple[Resource, ObjectMeta]],
+        decision: Decision | None,
+    ) -> bool:
+        """Limit what owners ask to be kept, as the policy says; whether anything was written."""
+        recorded = scaled_object.metadata if scaled_object is not None else ObjectMeta()
+        policy = decision.policy if decision is not None and scaled_object is not None else None
+        for resource, metadata in annotated:
+            where = f"{resource.kind} {metadata.name}"
+            settled = settle(
+                metadata.annotations, where, keeps=keeps_of(recorded.annotations), policy=policy, now=self._clock()
+            )
+            written = {resource.path(*metadata.key): (metadata, dict(settled.annotations))}
+            if settled.keeps:
+                path = SCALED_OBJECT.path(*recorded.key)
+                annotations = written.get(path, (recorded, {}))[1] | {KEEPS_ANNOTATION: encode_keeps(settled.keeps)}
+                written[path] = recorded, annotations
+            for path, (on, annotations) in written.items():
+                if annotations:
+                    body = {"metadata": {"annotations": annotations, "resourceVersion": on.resource_version}}
+                    await self._api.patch(path, body)
+            if settled.refused:
+                about = ObjectReference.of(resource, metadata)
+                self._announcer.record(about, SuspensionEventReason.KEEP_REFUSED, settled.refused, warning=True)
+            if settled.keeps or settled.annotations:
+                return True
+        return False
 
     async def _write_history(self, key: Key) -> None:
         """When its owner was warned, and its state, where the target has no status for them. The Events follow."""
-        scaled_object, evaluation = self._cluster.scaled_objects.get(*key), self._decision_cache.evaluation
-        entry = evaluation.entries.get(key) if evaluation is not None else None
-        if scaled_object is None or entry is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
+        scaled_object, decision, now = self._cluster.scaled_objects.get(*key), self._decision_of(key), self._clock()
+        if scaled_object is None or decision is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
             return
-        decision, metadata, now = prevailing(list(entry.triggers.values())), scaled_object.metadata, self._clock()
-        if decision is None:
-            return
+        metadata = scaled_object.metadata
         known, history = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
         warned = next_warning(warned_at(metadata.annotations), decision, now=now) if _warns(decision) else None
         by = metadata.annotations.get(ASKED_BY, "")

@@ -108,6 +108,11 @@ def test_hours_are_written_as_trigger_metadata():
     }
 
 
+def test_limits_of_keeps_are_written_as_trigger_metadata():
+    found = policy("a", keep={"longest": "8h", "perWeek": 0, "users": ["*@example.com", "anna"]})
+    assert dict(found.metadata) == {"longestKeep": "8h", "keepsPerWeek": "0", "keepUsers": "*@example.com, anna"}
+
+
 def test_targets_are_those_of_the_nearest_policy_that_names_some():
     own, cluster = policy("a"), cluster_policy("b", notify=["chat"])
     assert followed(JOB, in_order([own, cluster]), at()).notify == ("chat",)

@@ -22,10 +22,11 @@ from scaler_sandbox.keda.rules import Effect
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 
 RECORDED = Path(__file__).with_name("recorded_week.json")
+_INSTANT = r"(None|datetime\.datetime\([^()]*\))"
 NEWER = re.compile(
-    r"(warning=None, allowed_during=\(\), wake_at=\(\)|warned_at=(None|datetime\.datetime\([^()]*\))), "
-    r"(?=keep_until=|wake_request=)"
-    r"|, (read_since|exclude_until|last_activity|suspended_at)=(None|datetime\.datetime\([^()]*\))"
+    r"\b(warning|allowed_during|wake_at|longest_keep|keeps_per_week|keep_users)=(None|\(\)), "
+    rf"|warned_at={_INSTANT}, (?=wake_request=)"
+    rf"|, (read_since|exclude_until|last_activity|suspended_at)={_INSTANT}"
 )
 """Fields that there were not when it was recorded."""
 HOURS = 7 * 24

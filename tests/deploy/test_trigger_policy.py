@@ -60,6 +60,8 @@ GOOD: list[dict[str, str]] = [
     {"idleAfter": "1h30m", "idleAfterUnderPressure": "5m", "reclaim": "OnPressure", "gpus": "quorum:0.8"},
     {"idleAfter": "1.5h", "activeAbove": "0.5 %", "gpus": "any", "mode": " enforce "},
     {"keepUntil": "2026-12-01T18:00:00Z"},
+    {"warning": "30m", "longestKeep": "8h", "keepsPerWeek": "3", "keepUsers": "*@example.com, anna"},
+    {"allowedDuring": "Mon-Fri 19:00-07:00 Europe/Berlin", "wakeAt": "07:30 UTC"},
     {"keepUntil": "2026-12-01T18:00:00.5+01:00", "reclaim": "PriorityBoost"},
     {"enableTLS": "true", "unsafeSsl": "false", "caCert": "…", "modelName": "llama", "keepalive": "1"},
 ]
@@ -69,6 +71,8 @@ BAD: list[dict[str, str]] = [
     {"idleAfter": "0s"},
     {"idleAfter": "0m0.0s"},
     {"warmUp": "soon"},
+    {"warning": "soon"},
+    {"longestKeep": "0s"},
     {"idleAfterUnderPressure": "0s"},
     {"activeAbove": "0.01"},
     {"gpus": "most"},
@@ -181,3 +185,39 @@ def test_it_is_bound_as_values_say() -> None:
     values = {"admissionPolicy": {"validationActions": ["Warn", "Audit"]}}
     softer = one("ValidatingAdmissionPolicyBinding", values, name)["spec"]
     assert softer["validationActions"] == ["Warn", "Audit"]
+
+
+# ---------------------------------------------------------------------------------------------------------- asked by
+
+ASKED_BY = one("ValidatingAdmissionPolicy", {"admissionPolicy": {"askedBy": True}}, name="idle-gpu-scaler-asked-by")[
+    "spec"
+]
+KEEP, BY = {"idlegpu.io/keep-until": "2026-12-01T18:00:00Z"}, {"idlegpu.io/asked-by": "anna"}
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "user", "groups", "is_refused"),
+    [
+        pytest.param(KEEP, {}, "anna", ["team"], True, id="says nothing of who"),
+        pytest.param(KEEP | BY, {}, "anna", ["team"], False, id="says so"),
+        pytest.param(KEEP | BY, {}, "bob", ["team"], True, id="says another"),
+        pytest.param(KEEP | BY, None, "bob", ["team"], True, id="a new object"),
+        pytest.param(KEEP | BY, KEEP | BY, "bob", ["team"], False, id="changes something else"),
+        pytest.param(KEEP | {"idlegpu.io/wake": "true"} | BY, KEEP | BY, "bob", ["team"], True, id="wakes it, too"),
+        pytest.param({}, KEEP | BY, "bob", ["team"], False, id="takes it back"),
+        pytest.param(None, KEEP | BY, "bob", ["team"], False, id="takes all annotations away"),
+        pytest.param(KEEP, {}, "system:serviceaccount:a:b", ["system:serviceaccounts"], False, id="a controller"),
+    ],
+)
+def test_who_asks_for_a_workload_names_themselves(
+    new: dict[str, str] | None, old: dict[str, str] | None, user: str, groups: list[str], is_refused: bool
+) -> None:
+    def named(annotations: dict[str, str] | None) -> dict[str, Any]:
+        return {"metadata": {"name": "train"} | ({} if annotations is None else {"annotations": annotations})}
+
+    request = {"userInfo": {"username": user, "groups": groups}}
+    names = {"object": named(new), "oldObject": None if old is None else named(old), "request": request}
+    is_checked = all(rule.execute(cel.Context(names)) for _, rule in compiled(ASKED_BY["matchConditions"]))
+    [rule] = ASKED_BY["validations"]
+    assert (is_checked and cel.compile(rule["expression"]).execute(cel.Context(names)) is not True) is is_refused
+    assert f"asked-by to {user}" in cel.compile(rule["messageExpression"]).execute(cel.Context(names))

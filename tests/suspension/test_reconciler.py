@@ -429,6 +429,41 @@ async def test_a_keep_for_counts_from_when_the_leader_sees_it(cluster, leader, r
     assert await annotations() == {"idlegpu.io/keep-until": end}, "it does not begin again"
 
 
+async def test_keeps_are_limited_by_the_policy_and_recorded_on_the_scaled_object(running, leader, cluster):
+    """Those of the ScaledObject, and those of the Workload, together."""
+    await running.is_scaled_by({})
+    asked = {"idlegpu.io/keep-until": "2026-12-02T12:00:00Z", "idlegpu.io/asked-by": "anna"}
+    for key, value in asked.items():
+        await cluster.annotate(SCALED_OBJECT, NAME, key, value)
+    limits = policy(longest_keep=minutes(60), keeps_per_week=1)
+    leader.decides(decision(ACTIVE, policy=limits))
+    reconciler = SuspensionReconciler(
+        leader.transport, leader.copies, leader.decision_cache, leader.recorder, clock=lambda: NOON
+    )
+
+    async def annotations(resource, name):
+        await until(leader.is_current)
+        await reconciler.reconcile_scaled_object(("demo", NAME))
+        await until(leader.is_current)
+        await reconciler.reconcile(("demo", NAME))
+        return (await cluster.read(resource, name))["metadata"]["annotations"]
+
+    kept = await annotations(SCALED_OBJECT, NAME)
+    assert kept["idlegpu.io/keep-until"] == "2026-12-01T13:00:00Z"
+    [use] = json.loads(kept["idlegpu.io/keeps"])
+    assert (use["until"], use["by"]) == ("2026-12-01T13:00:00Z", "anna")
+    workload = cluster.workload.json["metadata"]["name"]
+    await cluster.annotate(WORKLOAD, workload, "idlegpu.io/keep-for", "30m")
+    found = await annotations(WORKLOAD, workload)
+    assert "idlegpu.io/keep-for" not in found
+    assert found["idlegpu.io/keep-until"] == "2026-12-01T13:00:00Z", "what was granted before"
+    refused = [each for each in await leader.events("Workload") if each.startswith("KeepRefused")]
+    assert refused == [
+        "KeepRefused: keep-until until 2026-12-01T12:30:00Z is refused: kept once within a week, and keepsPerWeek is 1"
+        "; again from 2026-12-08T12:00:00Z on"
+    ]
+
+
 async def wake_annotation(cluster: SmallCluster) -> str | None:
     annotations = (await cluster.scalable())["metadata"].get("annotations", {})
     return annotations.get(WAKE_ANNOTATION)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaler.app.cli.client import Json, ScalerClient, parse_name
@@ -26,6 +26,7 @@ from scaler.kube.objects.core import decode, stamp
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.transport import KubeTransport
+from scaler.suspension.keeps import KEEPS_ANNOTATION
 
 R = TypeVar("R")
 
@@ -34,25 +35,26 @@ def run_keep(client: ScalerClient, name: str, *, duration: str, until: str) -> i
     """Raises: ScalerError."""
     instant = _instant(duration, until, datetime.now(UTC))
     found = _annotate(client, name, {KEEP_UNTIL: stamp(instant)})
-    _say(f"{found} is not suspended before {stamp(instant)}.")
+    _say(f"{_words(found)} is not suspended before {stamp(instant)}{_within_limits(found)}.")
     return 0
 
 
 def run_wake(client: ScalerClient, name: str) -> int:
     """Raises: ScalerError."""
     found = _annotate(client, name, {WAKE_ANNOTATION: "true"})
-    _say(f"{found} comes back as soon as it gets its quota.")
+    _say(f"{_words(found)} comes back as soon as it gets its quota.")
     return 0
 
 
 def run_exclude(client: ScalerClient, name: str, *, duration: str, until: str, remove: bool) -> int:
     """Raises: ScalerError."""
     if remove:
-        _say(f"{_annotate(client, name, {EXCLUDE: None})} is not excluded any more.")
+        _say(f"{_words(_annotate(client, name, {EXCLUDE: None}))} is not excluded any more.")
         return 0
     instant = stamp(_instant(duration, until, datetime.now(UTC))) if duration or until else ""
     found = _annotate(client, name, {EXCLUDE: instant or "true"})
-    _say(f"{found} is excluded {f'until {instant}' if instant else 'until that is removed'}.")
+    until_when = f"until {instant}" if instant else "until that is removed"
+    _say(f"{_words(found)} is excluded {until_when}{_within_limits(found)}.")
     return 0
 
 
@@ -63,7 +65,7 @@ def run_suspend(client: ScalerClient, name: str) -> int:
         target, namespace = found.spec.scale_target_ref, found.metadata.namespace
         resource = await Discovery(kube).resolve_kind(target.api_version, target.kind)
         await kube.patch(resource.path(namespace, target.name, "scale"), {"spec": {"replicas": 0}})
-        return f"{target.kind} {namespace}/{_job(found)}"
+        return _words(found)
 
     _say(f"{_with(client, name, scale)} is scaled to 0. It comes back when it is woken.")
     return 0
@@ -79,7 +81,8 @@ def run_history(client: ScalerClient, name: str) -> int:
             lines = (body.get("status") or {}).get("history") or []
         else:
             lines = _decoded(metadata.annotations.get(HISTORY_ANNOTATION, "[]"))
-        return {"workload": f"{target.kind} {metadata.namespace}/{_job(found)}", "history": lines}
+        keeps = _decoded(metadata.annotations.get(KEEPS_ANNOTATION, "[]"))
+        return {"workload": _words(found), "history": lines, "keeps": keeps}
 
     client.show(_with(client, name, read), _render_history)
     return 0
@@ -98,7 +101,11 @@ def _render_history(answer: Json, width: int) -> RenderableType:
     if not lines:
         return Text(f"{answer['workload']}: nothing has been recorded yet.")
     rows = [[str(each.get(x) or "") for x in ("at", "state", "reason", "by", "message")] for each in lines]
-    return table_or_list(("AT", "STATE", "REASON", "ASKED BY", "MESSAGE"), rows, width, words=range(5), prose=True)
+    history = table_or_list(("AT", "STATE", "REASON", "ASKED BY", "MESSAGE"), rows, width, words=range(5), prose=True)
+    if not answer["keeps"]:
+        return history
+    rows = [[str(each.get(x) or "") for x in ("at", "until", "by", "on")] for each in answer["keeps"]]
+    return Group(history, Text(), table_or_list(("KEPT AT", "UNTIL", "ASKED BY", "ON"), rows, width, words=range(4)))
 
 
 def _instant(duration: str, until: str, now: datetime) -> datetime:
@@ -116,16 +123,31 @@ def _instant(duration: str, until: str, now: datetime) -> datetime:
     return instant
 
 
-def _annotate(client: ScalerClient, name: str, annotations: Mapping[str, str | None]) -> str:
-    """Patch the ScaledObject that is meant, and note who asks; returns what it scales. Raises: ScalerError."""
+def _annotate(client: ScalerClient, name: str, annotations: Mapping[str, str | None]) -> ScaledObject:
+    """Patch the ScaledObject that is meant, and note who asks; returns it. Raises: ScalerError."""
 
-    async def patch(kube: KubeTransport, found: ScaledObject) -> str:
+    async def patch(kube: KubeTransport, found: ScaledObject) -> ScaledObject:
         metadata = found.metadata
         body = {"metadata": {"annotations": {**annotations, ASKED_BY: await _user(kube) or None}}}
         await kube.patch(SCALED_OBJECT.path(metadata.namespace, metadata.name), body)
-        return f"{found.spec.scale_target_ref.kind} {metadata.namespace}/{_job(found)}"
+        return found
 
     return _with(client, name, patch)
+
+
+def _within_limits(found: ScaledObject) -> str:
+    """What its policy limits of that, in words that go on a sentence."""
+    given = {key: value for each in found.spec.triggers for key, value in each.metadata.items()}
+    limits = [
+        f"{words} {given[key]}{after}"
+        for key, words, after in (
+            ("longestKeep", "for at most", " from now on"),
+            ("keepsPerWeek", "at most", " times within seven days"),
+            ("keepUsers", "if asked for by", ""),
+        )
+        if key in given
+    ]
+    return f", {', '.join(limits)}, as its policy says" if limits else ""
 
 
 async def _user(kube: KubeTransport) -> str:
@@ -162,6 +184,11 @@ def _the_one(listed: list[ScaledObject], wanted: str, namespace: str) -> ScaledO
         raise ScalerError(f"no ScaledObject scales {namespace}/{wanted}; in namespace {namespace} there are: {known}")
     names = ", ".join(sorted(each.metadata.name for each in found))
     raise ScalerError(f"several ScaledObjects scale something named {wanted}: {names}; name one of them")
+
+
+def _words(scaled_object: ScaledObject) -> str:
+    """What it scales."""
+    return f"{scaled_object.spec.scale_target_ref.kind} {scaled_object.metadata.namespace}/{_job(scaled_object)}"
 
 
 def _job(scaled_object: ScaledObject) -> str:

@@ -180,6 +180,12 @@ class WeeklyHours(Struct, frozen=True):
         return f"{days}{self.time or f'{self.begin}-{self.to}'} {self.time_zone}"
 
 
+class KeepLimits(Struct, frozen=True):
+    longest: str = ""
+    per_week: int | None = None
+    users: tuple[str, ...] = ()
+
+
 class IdlePolicySpec(Struct, frozen=True):
     precedence: int = 0
     selector: JobSelector = JobSelector()
@@ -195,6 +201,7 @@ class IdlePolicySpec(Struct, frozen=True):
     warning: str = ""
     allowed_during: tuple[WeeklyHours, ...] = ()
     wake_at: tuple[WeeklyHours, ...] = ()
+    keep: KeepLimits = KeepLimits()
     notify: tuple[str, ...] = ()
 
 

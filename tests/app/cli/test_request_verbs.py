@@ -36,6 +36,15 @@ async def test_a_workload_is_kept_for_a_while(cluster):
     assert done.out == f"ScalableWorkload demo/{NAME} is not suspended before {until:%Y-%m-%dT%H:%M:%SZ}.\n"
 
 
+async def test_who_keeps_a_workload_is_told_what_its_policy_limits(cluster):
+    trigger = {"type": "external-push", "metadata": {"longestKeep": "8h", "keepsPerWeek": "3"}}
+    await cluster.change(SCALED_OBJECT, NAME, {"spec": {"triggers": [trigger]}})
+    done = await command_beside("keep", f"demo/{NAME}", "--for", "4h", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.out.endswith(
+        "Z, for at most 8h from now on, at most 3 times within seven days, as its policy says.\n"
+    ), done
+
+
 async def test_a_workload_is_woken_by_the_name_of_its_job(cluster):
     done = await command_beside("wake", "demo/train-x7k2p", "--kubeconfig", str(cluster.kubeconfig))
     assert done.status == 0, done
@@ -79,6 +88,11 @@ async def test_the_history_of_a_workload_is_shown(cluster):
     assert "2026-12-01T12:00:00Z Idle IdleNotLongEnough not yet 2026-12-01T12:20:00Z Kept Kept anna kept" in words
     done = await command_beside("history", "demo/mine", "--json", *flags)
     assert done.json["history"] == lines[:1]
+    use = {"at": "2026-12-01T12:20:00Z", "until": "2026-12-01T16:20:00Z", "on": "ScaledObject mine", "by": "anna"}
+    await cluster.annotate(SCALED_OBJECT, "mine", "idlegpu.io/keeps", json.dumps([use]))
+    done = await command_beside("history", "demo/mine", *flags)
+    words = " ".join(done.out.split())
+    assert words.endswith("KEPT AT UNTIL ASKED BY ON 2026-12-01T12:20:00Z 2026-12-01T16:20:00Z anna ScaledObject mine")
 
 
 @pytest.mark.parametrize(
