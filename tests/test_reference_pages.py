@@ -82,6 +82,8 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "warning": "–",
         "allowedDuring": "–",
         "wakeAt": "–",
+        "suspendedAtOnce": "–",
+        "suspendedPerPeriod": "–",
         "longestKeep": "–",
         "keepsPerWeek": "–",
         "keepUsers": "–",

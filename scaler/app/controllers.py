@@ -44,7 +44,14 @@ class LeaderControllers:
         self, settings: Settings, wiring: Wiring, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink
     ) -> None:
         shared = wiring.cluster_reflectors
-        reconciler = SuspensionReconciler(api, wiring.cluster, wiring.decision_cache, recorder, entered=sink.entered)
+        reconciler = SuspensionReconciler(
+            api,
+            wiring.cluster,
+            wiring.decision_cache,
+            recorder,
+            budgets=wiring.planner.policy_budgets,
+            entered=sink.entered,
+        )
         answers = ReclaimAnswers(is_planning=settings.reclaim.pressure)
         writer = PlanWriter(api, wiring.cluster.scalable_workloads.get, recorder, finished=sink.reallocated)
         checks = _admission_checks(wiring, api, recorder, sink, answers)

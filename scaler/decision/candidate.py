@@ -193,8 +193,8 @@ def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
 
 
 def suspended_at(history: Sequence[HistoryLine]) -> datetime | None:
-    """When it was suspended; None where its last state is another one."""
-    return history[-1].at if history and history[-1].state in _DOWN else None
+    """When it was suspended last, as far as that is told; None where it is not."""
+    return next((line.at for line in reversed(history) if line.state in _DOWN), None)
 
 
 _DOWN = frozenset({CandidateState.SUSPENDING, CandidateState.SUSPENDED})

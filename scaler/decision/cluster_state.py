@@ -408,6 +408,7 @@ class ClusterState:
             was_bound=bool(scalable.status.workload_uid),
             wake_request=own_wake or wake,
             warned_at=scalable.status.warned_at,
+            suspended_at=scalable.status.suspended_at,
             wakes_foreign=bool(own_wake),
             grant=grant.words if grant and at and not grant.is_withdrawn and at < grant.expires_at else "",
             is_held=scalable.status.grant is not None,

@@ -334,6 +334,10 @@ def _waits_for_warning(
     if policy.warning is None:
         return ""
     warning, standing = format_duration(policy.warning), since and _standing(target, since, read_since)
+    if standing is None and policy.has_budget and policy.reclaim is Reclaim.ALWAYS:
+        limits = (policy.suspended_at_once, "at once"), (policy.suspended_per_period, "")
+        words = " and ".join(f"{limit} {what}".rstrip() for limit, what in limits if limit is not None)
+        return f"no room yet in its policy's budget, by which at most {words} are suspended"
     if standing is None:
         return f"its owner is warned {warning} before it may be suspended, and has not been yet"
     if now < standing + policy.warning:

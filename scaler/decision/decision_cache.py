@@ -90,6 +90,9 @@ def since_boot() -> float:
     return time.clock_gettime(clock)
 
 
+_FEW = 1_000
+
+
 class DecisionCache:
     """`max_age` is how long an evaluation may be answered from after it was published, `max_zero_age` how long its
     answers of 0 may be; both are the same where only one is given."""
@@ -147,14 +150,20 @@ class DecisionCache:
             self._tell(entries)
 
     def changes(self) -> set[Key]:
-        """A set to which the key of every entry is added that changes from now on. Its reader empties it."""
+        """A set to which the key of every entry is added that changes from now on. Its reader empties it.
+
+        Where nobody does, as on a replica that does not lead, keys of entries that are gone are left out in time.
+        """
         self._changes.append(found := set[Key]())
         return found
 
     def _tell(self, keys: Collection[Key]) -> None:
         """Tell the listeners whose answer changed to active, or that have none yet."""
+        entries = self._evaluation.entries if self._evaluation is not None else {}
         for each in self._changes:
             each.update(keys)
+            if len(each) > 2 * len(entries) + _FEW:
+                each.intersection_update(entries)
         for key in [key for key in keys if key in self._listeners]:
             for listener in self._listeners[key]:
                 self._notify(key, listener)

@@ -385,7 +385,7 @@ class Evaluator:
             pods=pods,
             wake_request=self._wake(scaled_object, None),
             warned_at=warned_at(scaled_object.metadata.annotations),
-            suspended_at=None if scale.replicas else suspended_at(history_of(scaled_object.metadata.annotations)),
+            suspended_at=suspended_at(history_of(scaled_object.metadata.annotations)),
         )
         return ScaleTarget(state=state, pods=pods)
 

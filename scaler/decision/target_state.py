@@ -125,6 +125,8 @@ class ObservedTarget:
     """Whether it has a grant, even one that has expired or cannot be read: the PlanExecutor removes that."""
     taken_by: str = ""
     """The older ScalableWorkload that scales the same Workload; empty where there is none."""
+    suspended_at: datetime | None = None
+    """When it was suspended last, as its status says."""
     unseen: Unknown | None = None
     """Why there is no `workload`, where that is known of an object with a switch of its own."""
 
@@ -182,7 +184,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         doubt=_doubt(target, phase, message),
         is_plannable=target.workload is None or target.workload.has_quota,
         last_activity=target.workload.last_activity if target.workload else None,
-        suspended_at=target.workload.suspended_at if target.workload else None,
+        suspended_at=(target.workload.suspended_at if target.workload else None) or target.suspended_at,
     )
 
 

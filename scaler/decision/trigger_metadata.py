@@ -13,6 +13,8 @@
 | allowedDuring          | suspended at these hours only                   | Mon-Fri 19:00-07:00 Europe/Berlin  |
 | wakeAt                 | resumed then, if it is suspended                | Mon-Fri 08:00 Europe/Berlin        |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
+| suspendedAtOnce        | so many of the policy's are suspended at once   | a number: 2                        |
+| suspendedPerPeriod     | so many of them within any such period          | 5 per 24h                          |
 | longestKeep            | kept or excluded by annotations at most so long | a duration above 0: 8h             |
 | keepsPerWeek           | kept so often within seven days                 | a number: 3                        |
 | keepUsers              | kept by these users only                        | *@example.com, alice               |
@@ -46,6 +48,7 @@ from scaler.idleness.policy import (
     EnforcementMode,
     GpuRule,
     Overrides,
+    PerPeriod,
     Policy,
     Reclaim,
     resolve,
@@ -227,6 +230,13 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def _per_period(text: str) -> PerPeriod:
+    count, separator, period = text.partition(" per ")
+    if not separator:
+        raise ValueError(f"{text!r} is not a number in a period; write for example '5 per 24h'")
+    return PerPeriod(count=_number(count.strip()), period=_positive_duration(period.strip()))
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(each.strip() for each in text.split(","))
     if not all(names):
@@ -270,6 +280,8 @@ _FIELDS = {
     "warning": _Field("warning", _positive_duration, "30m"),
     "allowedDuring": _Field("allowed_during", parse_hours, "Mon-Fri 19:00-07:00 Europe/Berlin", _LONGEST_LIST),
     "wakeAt": _Field("wake_at", parse_day_times, "Mon-Fri 08:00 Europe/Berlin", _LONGEST_LIST),
+    "suspendedAtOnce": _Field("suspended_at_once", _number, "2"),
+    "suspendedPerPeriod": _Field("suspended_per_period", _per_period, "5 per 24h"),
     "longestKeep": _Field("longest_keep", _positive_duration, "8h"),
     "keepsPerWeek": _Field("keeps_per_week", _number, "3"),
     "keepUsers": _Field("keep_users", _names, "*@example.com, alice", _LONGEST_LIST),

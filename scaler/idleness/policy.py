@@ -74,6 +74,17 @@ class GpuRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PerPeriod:
+    """Written `5 per 24h`."""
+
+    count: int
+    period: timedelta
+
+    def __str__(self) -> str:
+        return f"{self.count} per {format_duration(self.period)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     idle_after: timedelta = timedelta(minutes=30)
     """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
@@ -98,6 +109,10 @@ class Policy:
     """How often within seven days; None: as often as its owner likes."""
     keep_users: tuple[str, ...] = ()
     """Who may, as patterns such as `*@example.com`; empty: everybody who may write the annotations."""
+    suspended_at_once: int | None = None
+    """How many workloads that have this from the same policy may be suspended at once; None: as many as there are."""
+    suspended_per_period: PerPeriod | None = None
+    """How many of them within any period of a length."""
     keep_until: datetime | None = None
     """Until then the answer is 1 whatever the GPUs do."""
     exclude_until: datetime | None = None
@@ -107,6 +122,10 @@ class Policy:
 
     def source_of(self, name: str) -> str:
         return self.sources.get(name, "built-in default")
+
+    @property
+    def has_budget(self) -> bool:
+        return self.suspended_at_once is not None or self.suspended_per_period is not None
 
     @property
     def limits_keeps(self) -> bool:
@@ -140,6 +159,8 @@ class Overrides:
     longest_keep: timedelta | None = None
     keeps_per_week: int | None = None
     keep_users: tuple[str, ...] | None = None
+    suspended_at_once: int | None = None
+    suspended_per_period: PerPeriod | None = None
     keep_until: datetime | None = None
     exclude_until: datetime | None = None
 
@@ -160,6 +181,8 @@ def resolve(*layers: tuple[str, Overrides]) -> Policy:
             if known and asked and asked <= known:
                 del given[name]
         policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
+    if policy.has_budget and policy.warning is None and policy.reclaim is Reclaim.ALWAYS:
+        policy = replace(policy, warning=timedelta(0))  # by which the leader says that the budget has room
     problem = under_pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
     return _settled(policy, problem, [source for source, _ in layers]) if problem else policy
 

@@ -36,6 +36,7 @@ from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
 from scaler.reclaim.costs import CostWeights, cost_of
+from scaler.reclaim.policy_budgets import pools_of
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 
 _IDLE = frozenset({DecisionReason.IDLE_NOT_NEEDED, DecisionReason.RECLAIMED})
@@ -183,6 +184,7 @@ def _candidate(
         gpus=gpus,
         cost=cost,
         cluster_queue=workload.held.cluster_queue,
+        pools=pools_of(scalable.metadata.namespace, decisions),
     )
 
 

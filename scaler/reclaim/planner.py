@@ -28,6 +28,7 @@ from scaler.reclaim.candidates import (
     suspension_history_of,
 )
 from scaler.reclaim.costs import CostWeights, cost_of
+from scaler.reclaim.policy_budgets import PolicyBudgets
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import (
@@ -80,6 +81,9 @@ class PlanningSnapshot:
     candidates: tuple[Candidate, ...]
     leaving: frozenset[str]
     spending: SuspensionHistory
+    policy_budgets: Sequence[Budget]
+    """Those of IdlePolicies."""
+    policy_spending: SuspensionHistory
     capacity: Capacity | None
     """What nodes have free; None where that is not known, or does not matter."""
     now: datetime
@@ -108,8 +112,12 @@ class Planner:
     """What nodes have free; where that is not known nothing is planned."""
     checks_with_provisioning: Callable[[], Collection[str]] = field(kw_only=True, default=frozenset)
     """The AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
+    policy_budgets: PolicyBudgets = field(init=False)
     _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)
     """By root of the tree, and whether nodes count: the PlanningTree, and what it was made from."""
+
+    def __post_init__(self) -> None:
+        self.policy_budgets = PolicyBudgets(self.decisions)
 
     async def look(self, now: datetime, *, judged: bool = True) -> PlanningSnapshot | NotSynced:
         """What there is to plan with, or why nothing can be planned. Others have their turns while it is found.
@@ -127,7 +135,10 @@ class Planner:
         candidates, leaving = await find_candidates(
             evaluation, self.cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
         )
+        policy_budgets, policy_spending = self.policy_budgets.spending()
         return PlanningSnapshot(
+            policy_budgets=policy_budgets,
+            policy_spending=policy_spending,
             snapshot=snapshot,
             evaluation=evaluation,
             candidates=candidates,
@@ -213,7 +224,9 @@ class Planner:
         return planning_tree
 
     def refusal(self, state: PlanningSnapshot) -> BudgetCheck:
-        return budget_check(self.policy.budgets, state.spending, state.now)
+        ours = budget_check(self.policy.budgets, state.spending, state.now)
+        of_policies = budget_check(state.policy_budgets, state.policy_spending, state.now)
+        return lambda victims: ours(victims) or of_policies(victims)
 
     def victim(self, state: PlanningSnapshot, workload_key: str, name: str) -> Candidate | None:
         """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""

@@ -149,6 +149,11 @@ class SuspensionController:
             return
         for request in self._changed_by(evaluation):
             self._queue.add(request)
+        for key in self.reconciler.budgets.next_in_line() if self.reconciler.budgets is not None else ():
+            for request in (
+                self._written_on(key[0], evaluation.entries[key].target) if key in evaluation.entries else ()
+            ):
+                self._queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
             if has_wake_annotation(scaled_object.metadata) or scaled_object.metadata.annotations.keys() & _KEEPS:
                 self._enqueue_wake(scaled_object)

@@ -14,6 +14,7 @@ Laws:
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -79,6 +80,16 @@ _ANNOUNCED_PHASES: Mapping[Phase, tuple[str, bool]] = {
 """Phases whose begin is an Event: (reason, whether a warning). NoWorkload is one only where there was a Workload."""
 
 
+class WarningBudgets(Protocol):
+    """How many workloads may be warned of a suspension. PolicyBudgets are such."""
+
+    def permits_warning(self, key: Key) -> bool:
+        """Whether the budgets of the ScaledObject have room; if so, the warning counts from now on."""
+
+    def next_in_line(self) -> list[Key]:
+        """ScaledObjects that were refused, and would not be now."""
+
+
 class SuspensionReconciler:
     def __init__(
         self,
@@ -87,6 +98,7 @@ class SuspensionReconciler:
         decision_cache: DecisionCache,
         announcer: EventSink,
         *,
+        budgets: WarningBudgets | None = None,
         entered: Callable[[str, str], None] = lambda _before, _state: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -94,6 +106,7 @@ class SuspensionReconciler:
         self._cluster = cluster
         self._decision_cache = decision_cache
         self._announcer = announcer
+        self.budgets = budgets
         self._entered = entered
         """Called with the state before, empty for none, and the one that a workload has entered."""
         self._clock = clock
@@ -272,6 +285,7 @@ class SuspensionReconciler:
             is_evaluated=is_evaluated,
             asked_by=self._asked_by(scalable),
             now=self._clock(),
+            permits_warning=lambda: self._permits_warning(self._scaled_object_of(scalable)),
         )
         if not is_worth_writing(scalable.status, status):
             return
@@ -297,6 +311,9 @@ class SuspensionReconciler:
         self._entered(before, line.state)
         if row.event:
             self._announcer.record(about, row.event, line.message, warning=row.is_warning)
+
+    def _permits_warning(self, scaled_object: ScaledObject | None) -> bool:
+        return self.budgets is None or scaled_object is None or self.budgets.permits_warning(scaled_object.metadata.key)
 
     def _asked_by(self, scalable: ScalableWorkload) -> str:
         """Who has asked for what its annotations say, as far as they say so."""
@@ -380,7 +397,9 @@ class SuspensionReconciler:
             return
         metadata = scaled_object.metadata
         known, history = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
-        warned = next_warning(warned_at(metadata.annotations), decision, now=now) if _warns(decision) else None
+        before = warned_at(metadata.annotations)
+        permits = partial(self._permits_warning, scaled_object)
+        warned = next_warning(before, decision, now=now, permits=permits) if _warns(decision) else None
         by = metadata.annotations.get(ASKED_BY, "")
         line = next_line(history[-1] if history else None, decision, warned_at=warned, by=by, now=now)
         if timestamp(warned) == known and line is None:

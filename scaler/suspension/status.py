@@ -1,6 +1,6 @@
 """The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from scaler.decision.candidate import HISTORY, OF_ALL, HistoryLine, next_line
 from scaler.decision.decision import Decision
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
+from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
@@ -42,13 +43,14 @@ def desired_status(
     is_evaluated: bool = True,
     asked_by: str = "",
     now: datetime,
+    permits_warning: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """The whole status. An absent field is None, so that a merge patch removes it.
 
     Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
     it is the last of the process before, which KEDA may be acting on.
     """
-    times = _times(scalable, workload, decision, now=now)
+    times = _times(scalable, workload, decision, now=now, permits_warning=permits_warning)
     warned = datetime.fromisoformat(times["warnedAt"]) if times["warnedAt"] else None
     known, decided = scalable.status.history, decision if is_evaluated else None
     line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, now=now)
@@ -107,7 +109,12 @@ def _binding(status: ScalableWorkloadStatus, workload: ObservedWorkload | None) 
 
 
 def _times(
-    scalable: ScalableWorkload, workload: ObservedWorkload | None, decision: Decision | None, *, now: datetime
+    scalable: ScalableWorkload,
+    workload: ObservedWorkload | None,
+    decision: Decision | None,
+    *,
+    now: datetime,
+    permits_warning: Callable[[], bool],
 ) -> dict[str, str | None]:
     status = scalable.status
     suspended_at = (workload.suspended_at if workload else None) or status.suspended_at
@@ -119,22 +126,34 @@ def _times(
     return {
         "suspendedAt": timestamp(suspended_at),
         "resumedAt": timestamp(resumed_at),
-        "warnedAt": timestamp(warned_at(status.warned_at, decision, now=now)),
+        "warnedAt": timestamp(warned_at(status.warned_at, decision, now=now, permits=permits_warning)),
     }
 
 
-def warned_at(known: datetime | None, decision: Decision | None, *, now: datetime) -> datetime | None:
+def warned_at(
+    known: datetime | None,
+    decision: Decision | None,
+    *,
+    now: datetime,
+    permits: Callable[[], bool] = lambda: True,
+) -> datetime | None:
     """When its owner was warned of the suspension that is near; forgotten as soon as work is seen.
 
-    A warning that is a condition is also forgotten where work may not have been seen.
+    A warning that is a condition is also forgotten where work may not have been seen, and one that takes from a budget
+    where it leads to nothing. `permits`: whether there is room in its budgets.
     """
     if decision is None or (decision.idle_since is None and _is_unknown(decision)):
         return None if decision is not None and _may_hide_work(decision) else known
     if decision.idle_since is None:
         return None
+    if decision.policy.has_budget and decision.answer.reason in _NOT_SUSPENDED:
+        return None
     if known and known >= max(decision.idle_since, decision.read_since or decision.idle_since):
         return known
-    return now if is_warning_due(decision) else None
+    return now if is_warning_due(decision) and permits() else None
+
+
+_NOT_SUSPENDED = frozenset({DecisionReason.KEPT, DecisionReason.EXCLUDED, DecisionReason.OBSERVE_ONLY})
 
 
 def _is_unknown(decision: Decision) -> bool:

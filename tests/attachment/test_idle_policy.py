@@ -113,6 +113,12 @@ def test_limits_of_keeps_are_written_as_trigger_metadata():
     assert dict(found.metadata) == {"longestKeep": "8h", "keepsPerWeek": "0", "keepUsers": "*@example.com, anna"}
 
 
+def test_budgets_are_written_as_trigger_metadata():
+    found = policy("a", budget={"atOnce": 0, "perPeriod": {"count": 5, "period": "24h"}})
+    assert dict(found.metadata) == {"suspendedAtOnce": "0", "suspendedPerPeriod": "5 per 24h"}
+    assert "spec.suspendedPerPeriod: '0s' leaves no time" in policy("a", budget={"perPeriod": {"period": "0s"}}).problem
+
+
 def test_targets_are_those_of_the_nearest_policy_that_names_some():
     own, cluster = policy("a"), cluster_policy("b", notify=["chat"])
     assert followed(JOB, in_order([own, cluster]), at()).notify == ("chat",)

@@ -227,6 +227,8 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("warning", "-", "built-in default"),
         ("allowedDuring", "-", "built-in default"),
         ("wakeAt", "-", "built-in default"),
+        ("suspendedAtOnce", "-", "built-in default"),
+        ("suspendedPerPeriod", "-", "built-in default"),
         ("longestKeep", "-", "built-in default"),
         ("keepsPerWeek", "-", "built-in default"),
         ("keepUsers", "-", "built-in default"),

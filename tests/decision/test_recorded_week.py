@@ -24,7 +24,8 @@ from scaler.idleness.reasons import DecisionReason, UnknownReason
 RECORDED = Path(__file__).with_name("recorded_week.json")
 _INSTANT = r"(None|datetime\.datetime\([^()]*\))"
 NEWER = re.compile(
-    r"\b(warning|allowed_during|wake_at|longest_keep|keeps_per_week|keep_users)=(None|\(\)), "
+    r"\b(warning|allowed_during|wake_at|longest_keep|keeps_per_week|keep_users|suspended_(at_once|per_period))="
+    r"(None|\(\)), "
     rf"|warned_at={_INSTANT}, (?=wake_request=)"
     rf"|, (read_since|exclude_until|last_activity|suspended_at)={_INSTANT}"
 )

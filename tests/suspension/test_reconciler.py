@@ -1,6 +1,7 @@
 """The reconciler against the embedded API, one round at a time; Kueue, KEDA and the owner are played by the test."""
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
 import pytest
@@ -31,6 +32,7 @@ from scaler.idleness.verdict import Idle
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.reflector import NotWatched
+from scaler.reclaim.policy_budgets import PolicyBudgets
 from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
 
 IDLE_SINCE = at(-1800)
@@ -462,6 +464,28 @@ async def test_keeps_are_limited_by_the_policy_and_recorded_on_the_scaled_object
         "KeepRefused: keep-until until 2026-12-01T12:30:00Z is refused: kept once within a week, and keepsPerWeek is 1"
         "; again from 2026-12-08T12:00:00Z on"
     ]
+
+
+async def test_a_warning_waits_for_its_budget(running, leader):
+    soon = Active(reason=DecisionReason.WARNED, message="no room yet")
+    budgets = PolicyBudgets(leader.decision_cache, clock=lambda: NOON)
+    leader.reconciler.budgets = budgets
+    await running.is_scaled_by({})
+    due = decision(
+        soon, verdict=verdict(), idle_since=IDLE_SINCE, policy=policy(warning=minutes(0), suspended_at_once=0)
+    )
+    leader.decides(due)
+    await leader.reconciles()
+    assert "warnedAt" not in await running.status()
+    assert budgets.next_in_line() == []
+    leader.decides(replace(due, policy=policy(warning=minutes(0), suspended_at_once=1)))
+    assert budgets.next_in_line() == [("demo", NAME)]
+    await leader.reconciles()
+    assert "warnedAt" in await running.status()
+    kept = Active(reason=DecisionReason.KEPT, message="kept")
+    leader.decides(replace(due, answer=kept))
+    await leader.reconciles()
+    assert "warnedAt" not in await running.status(), "its place is free"
 
 
 async def wake_annotation(cluster: SmallCluster) -> str | None:

@@ -186,6 +186,16 @@ class KeepLimits(Struct, frozen=True):
     users: tuple[str, ...] = ()
 
 
+class PerPeriodLimit(Struct, frozen=True):
+    count: int = 0
+    period: str = ""
+
+
+class SuspensionBudget(Struct, frozen=True):
+    at_once: int | None = None
+    per_period: PerPeriodLimit | None = None
+
+
 class IdlePolicySpec(Struct, frozen=True):
     precedence: int = 0
     selector: JobSelector = JobSelector()
@@ -202,6 +212,7 @@ class IdlePolicySpec(Struct, frozen=True):
     allowed_during: tuple[WeeklyHours, ...] = ()
     wake_at: tuple[WeeklyHours, ...] = ()
     keep: KeepLimits = KeepLimits()
+    budget: SuspensionBudget = SuspensionBudget()
     notify: tuple[str, ...] = ()
 
 

@@ -32,15 +32,18 @@ class BudgetLocation(NamedTuple):
     namespace: str
     cluster_queue: str | None = None
     """Empty: none, since Kueue does not admit it. None: not known."""
+    pools: tuple[str, ...] = ()
+    """The budgets that it has from IdlePolicies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetedWorkload:
-    """A GPU workload that is, or may be, suspended. Its ClusterQueue as in `BudgetLocation`."""
+    """A GPU workload that is, or may be, suspended. Its ClusterQueue and pools as in `BudgetLocation`."""
 
     namespace: str
     name: str
     cluster_queue: str | None = None
+    pools: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -48,7 +51,7 @@ class BudgetedWorkload:
 
     @property
     def place(self) -> BudgetLocation:
-        return BudgetLocation(self.namespace, self.cluster_queue)
+        return BudgetLocation(self.namespace, self.cluster_queue, self.pools)
 
 
 class Each(StrEnum):
@@ -68,6 +71,8 @@ class Scope:
     """Labels that the namespace must have: `team=a,stage in (dev, test)`. Empty: any."""
     cluster_queues: frozenset[str] = frozenset()
     """Empty: all, and what has none."""
+    pool: str = ""
+    """The budget of an IdlePolicy that the workload must have; empty: any or none."""
     each: Each | None = None
     """Whether every namespace or ClusterQueue has the limit for itself; None: all that is covered, together."""
 
@@ -75,6 +80,7 @@ class Scope:
         """Whether it covers what is there; None: unknown. Raises: ValueError for an unreadable selector."""
         answers = (
             not self.namespaces or place.namespace in self.namespaces,
+            not self.pool or self.pool in place.pools,
             self._selects(labels.get(place.namespace)),
             self._has_queue(place.cluster_queue),
         )
@@ -111,7 +117,7 @@ class Scope:
         parts = [_plural("ClusterQueue", self.cluster_queues)] if self.cluster_queues else []
         parts += [_plural("namespace", self.namespaces)] if self.namespaces else []
         parts += [f"namespaces with {self.namespace_selector}"] if self.namespace_selector else []
-        return " and ".join(parts) or "the cluster"
+        return " and ".join(parts) or ("the policy" if self.pool else "the cluster")
 
 
 EVERYTHING = Scope()

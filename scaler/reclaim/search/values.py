@@ -62,12 +62,14 @@ class Candidate:
     cost: Cost
     cluster_queue: str
     """Where it holds its quota."""
+    pools: tuple[str, ...] = ()
+    """The budgets that it has from IdlePolicies."""
 
     @property
     def member(self) -> BudgetedWorkload:
         """Itself, as budgets count it."""
         namespace, _, name = self.name.partition("/")
-        return BudgetedWorkload(namespace=namespace, name=name, cluster_queue=self.cluster_queue)
+        return BudgetedWorkload(namespace=namespace, name=name, cluster_queue=self.cluster_queue, pools=self.pools)
 
 
 def by_name(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -1,0 +1,182 @@
+"""The budgets of IdlePolicies: how many of the workloads that have one in common may be suspended. By time, the leader
+spends them by warnings; by plans, as those of the settings.
+
+| a workload of the budget                             | at once | in its period                   |
+|------------------------------------------------------|---------|---------------------------------|
+| is at 0, or it is not known whether                  | counts  | counts, at an unknown time ever |
+| is a victim of a plan                                | counts  | counts                          |
+| is warned, and time alone suspends it after that     | counts  | counts                          |
+| was suspended and has come back                      | –       | counts                          |
+
+Laws:
+
+* A budget is shared by all workloads that have it from the same policy; without a policy, by those of their namespace.
+* A warning that was given counts before any evaluation shows it: two that are given at once never share one place.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from scaler.decision.decision import Decision, standing_warning
+from scaler.decision.decision_cache import DecisionCache, Key
+from scaler.decision.describe import prevailing
+from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.target_state import Phase
+from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
+from scaler.idleness.reasons import UnknownReason
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.reclaim.budgets.budget import Budget, BudgetCheck, Limit, Rate, budget_check
+from scaler.reclaim.budgets.scopes import BudgetedWorkload, Scope, Suspension, SuspensionHistory
+
+_UNSEEN = timedelta(minutes=2)
+"""How long a warning counts that no evaluation has shown: longer than the API's news may take without being missed."""
+
+
+def budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
+    """Those of one workload. Two of the same name are the same budget."""
+    found = []
+    if policy.suspended_at_once is not None:
+        pool = _pool(namespace, policy, "suspended_at_once")
+        found.append(Budget(name=pool, scope=Scope(pool=pool), at_once=Limit(count=policy.suspended_at_once)))
+    if (most := policy.suspended_per_period) is not None:
+        pool = _pool(namespace, policy, "suspended_per_period")
+        rate = Rate(limit=Limit(count=most.count), period=most.period)
+        found.append(Budget(name=pool, scope=Scope(pool=pool), rate=rate))
+    return tuple(found)
+
+
+def pools_of(namespace: str, decisions: Collection[Decision]) -> tuple[str, ...]:
+    return tuple(sorted({each.name for decision in decisions for each in budgets_of(namespace, decision.policy)}))
+
+
+def _pool(namespace: str, policy: Policy, name: str) -> str:
+    """`suspendedAtOnce of ClusterIdlePolicy/night`."""
+    source, key = policy.source_of(name), {"suspended_at_once": "suspendedAtOnce"}.get(name, "suspendedPerPeriod")
+    return f"{key} of {source}" if source.startswith("ClusterIdlePolicy/") else f"{key} of {source} in {namespace}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    workload: BudgetedWorkload
+    decision: Decision
+
+    def spent(self, now: datetime) -> Suspension | None:
+        """What it takes from its budgets; None where that is nothing."""
+        target, policy = self.decision.target, self.decision.policy
+        if target.doubt is not None and target.doubt.reason is UnknownReason.STALE_CLUSTER_VIEW:
+            return Suspension(member=self.workload, at=None)
+        if target.desired_replicas == 0 and target.phase is not Phase.FINISHED:
+            return Suspension(member=self.workload, at=target.suspended_at)
+        is_warned = policy.reclaim is Reclaim.ALWAYS and policy.mode is EnforcementMode.ENFORCE
+        if target.grant or (is_warned and standing_warning(self.decision, target.warned_at)):
+            return Suspension(member=self.workload, at=now)
+        if target.suspended_at is not None:
+            return Suspension(member=self.workload, at=target.suspended_at, is_over=True)
+        return None
+
+
+@dataclass
+class PolicyBudgets:
+    """Kept up to date by the decisions that change. Of the leader."""
+
+    decisions: DecisionCache
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _changes: set[Key] = field(init=False)
+    _members: dict[Key, _Member] = field(default_factory=dict, init=False)
+    """By ScaledObject: the workloads that have budgets."""
+    _pools: dict[str, set[Key]] = field(default_factory=dict, init=False)
+    _unseen: dict[Key, datetime] = field(default_factory=dict, init=False)
+    """When warnings were given that no evaluation has shown yet."""
+    _waiting: dict[Key, datetime] = field(default_factory=dict, init=False)
+    """Since when those are idle whose warning waits for a budget."""
+
+    def __post_init__(self) -> None:
+        self._changes = self.decisions.changes()
+
+    def permits_warning(self, key: Key) -> bool:
+        """Whether its budgets have room for the suspension that a warning is about. If so, it counts from now on."""
+        self._refresh()
+        member = self._members.get(key)
+        if member is None or member.decision.policy.reclaim is not Reclaim.ALWAYS:
+            return True
+        if not self._has_room(key, member):
+            self._waiting[key] = member.decision.idle_since or self.clock()
+            return False
+        self._waiting.pop(key, None)
+        self._unseen[key] = self.clock()
+        return True
+
+    def next_in_line(self) -> list[Key]:
+        """Those that wait for a budget which has room for them now, the longest idle first."""
+        self._refresh()
+        ready, full = [], set[str]()
+        for key in sorted(self._waiting, key=lambda each: (self._waiting[each], each)):
+            member = self._members.get(key)
+            if member is None or not full.isdisjoint(member.workload.pools):
+                continue
+            if self._has_room(key, member):
+                ready.append(key)
+            full.update(member.workload.pools)
+        return ready
+
+    def spending(self) -> tuple[Sequence[Budget], SuspensionHistory]:
+        """The budgets that there are, and what was spent of them."""
+        self._refresh()
+        budgets = {
+            each.name: each
+            for member in self._members.values()
+            for each in budgets_of(member.workload.namespace, member.decision.policy)
+        }
+        return tuple(budgets.values()), self._history(self._members)
+
+    def _has_room(self, key: Key, member: _Member) -> bool:
+        budgets = budgets_of(member.workload.namespace, member.decision.policy)
+        others = {each for pool in member.workload.pools for each in self._pools.get(pool, ())} - {key}
+        check: BudgetCheck = budget_check(budgets, self._history(others), self.clock())
+        return check([member.workload]) is None
+
+    def _history(self, keys: Collection[Key]) -> SuspensionHistory:
+        return SuspensionHistory(suspensions=tuple(self._spent(keys)))
+
+    def _spent(self, keys: Collection[Key]) -> Iterator[Suspension]:
+        now = self.clock()
+        for key in keys:
+            member = self._members[key]
+            if (spent := member.spent(now)) is not None and not spent.is_over:
+                yield spent
+            elif now - self._unseen.get(key, now - _UNSEEN) < _UNSEEN:
+                yield Suspension(member=member.workload, at=now)
+            elif spent is not None:
+                yield spent
+
+    def _refresh(self) -> None:
+        entries = self.decisions.evaluation.entries if self.decisions.evaluation else {}
+        keys = self._changes | (self._members.keys() - entries.keys())
+        self._changes.clear()
+        for key in keys:
+            self._forget(key)
+            entry = entries.get(key)
+            decision = prevailing(list(entry.triggers.values())) if entry is not None else None
+            pools = pools_of(key[0], [decision]) if decision is not None else ()
+            if entry is None or decision is None or not pools:
+                self._waiting.pop(key, None)
+                continue
+            workload = BudgetedWorkload(namespace=key[0], name=_name(entry.target), cluster_queue="", pools=pools)
+            self._members[key] = _Member(workload=workload, decision=decision)
+            for pool in pools:
+                self._pools.setdefault(pool, set()).add(key)
+            if decision.idle_since is None:
+                self._waiting.pop(key, None)
+
+    def _forget(self, key: Key) -> None:
+        member = self._members.pop(key, None)
+        for pool in member.workload.pools if member is not None else ():
+            self._pools[pool].discard(key)
+            if not self._pools[pool]:
+                del self._pools[pool]
+
+
+def _name(target: ScaleTargetRef) -> str:
+    """A ScalableWorkload as plans name it; anything else by its kind."""
+    return target.name if is_scalable_workload(target) else str(target)
