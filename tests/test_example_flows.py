@@ -18,7 +18,7 @@ from scaler.reporting.doctor.permissions import REQUIRED_RULES
 
 HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
 UNKNOWN_HERE = {"ClusterAutoscaler", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}
-"""Kinds whose controllers are not played; the schema tests know them."""
+"""Kinds that are not played here; the schema tests know them."""
 
 
 def objects(flow: str, *files: str, scaler_address: str = "") -> list[dict[str, Any]]:
@@ -200,7 +200,7 @@ async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_
 
 @pytest.mark.slow
 async def test_queued_nodes_are_waited_for_and_the_gang_is_tied_to_its_own(tmp_path):
-    """As for the RayJob of the page: a Job of the same shape, since RayJobs are not played."""
+    """As for the RayJob of the page: a Job of the same shape."""
     labels = {"cloud.google.com/gke-nodepool": "h100-queued", "autoscaling.gke.io/provisioning-request": "{id}"}
     queued = Scenario(
         provisioning_class=QUEUED_PROVISIONING,

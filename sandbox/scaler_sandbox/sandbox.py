@@ -39,7 +39,7 @@ from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from scaler_sandbox.kueue import Kueue, KueueConfig
 from scaler_sandbox.manifests import Applier, Manifest
-from scaler_sandbox.operators import DeploymentController, JobController, RayClusterOperator
+from scaler_sandbox.operators import DeploymentController, JobController, PodOwners, RayClusterOperator, RayJobOperator
 
 T = TypeVar("T")
 
@@ -49,6 +49,7 @@ class Component(StrEnum):
 
     KUEUE = "kueue"
     RAY_CLUSTERS = "raycluster-operator"
+    RAY_JOBS = "rayjob-operator"
     JOBS = "job-controller"
     DEPLOYMENTS = "deployment-controller"
     KUBELETS = "kubelets"
@@ -95,12 +96,19 @@ class SandboxConfig:
 _CONTROLLERS: dict[Component, type[Controller]] = {
     Component.KUEUE: Kueue,
     Component.RAY_CLUSTERS: RayClusterOperator,
+    Component.RAY_JOBS: RayJobOperator,
     Component.JOBS: JobController,
     Component.DEPLOYMENTS: DeploymentController,
     Component.KUBELETS: Kubelets,
     Component.KEDA: Keda,
     Component.AUTOSCALER: Autoscaler,
 }
+_QUEUED: dict[Component, type[PodOwners]] = {
+    Component.RAY_CLUSTERS: RayClusterOperator,
+    Component.RAY_JOBS: RayJobOperator,
+    Component.JOBS: JobController,
+}
+"""Those of kinds that Kueue suspends."""
 _LONGEST_PAUSE_SECONDS = 0.05
 _CRD_SECONDS = 20.0
 
@@ -208,9 +216,8 @@ class Sandbox:
         match part:
             case Component.KUEUE:
                 return Kueue(self._client, config.kueue)
-            case Component.RAY_CLUSTERS | Component.JOBS:
-                operator = RayClusterOperator if part is Component.RAY_CLUSTERS else JobController
-                return operator(self._client, waits_for_kueue=Component.KUEUE in config.parts)
+            case Component.RAY_CLUSTERS | Component.RAY_JOBS | Component.JOBS:
+                return _QUEUED[part](self._client, waits_for_kueue=Component.KUEUE in config.parts)
             case Component.DEPLOYMENTS:
                 return DeploymentController(self._client)
             case Component.KUBELETS:

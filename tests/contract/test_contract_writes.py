@@ -15,6 +15,22 @@ async def test_a_created_object_is_named_identified_and_dated(widgets: Widgets) 
     assert (metadata["name"], metadata["namespace"], metadata["generation"]) == ("one", widgets.namespace, 1)
 
 
+async def test_a_name_is_generated_behind_its_prefix(widgets: Widgets) -> None:
+    names = set()
+    for _ in range(2):
+        body = widgets.body("", {}, metadata={"generateName": "eval-"})
+        del body["metadata"]["name"]
+        names.add((await widgets.client.post(widgets.path, body)).ok()["metadata"]["name"])
+    assert len(names) == 2
+    assert all(re.fullmatch(r"eval-[bcdfghjklmnpqrstvwxz2456789]{5}", each) for each in names)
+
+
+async def test_an_object_needs_a_name_or_a_prefix(widgets: Widgets) -> None:
+    answer = await widgets.client.post(widgets.path, widgets.body("", {}))
+    assert answer.status == 422
+    assert "name or generateName is required" in answer.body["message"]
+
+
 async def test_what_only_the_server_sets_is_taken_from_no_client(widgets: Widgets) -> None:
     sent = {"uid": "mine", "generation": 77, "creationTimestamp": "2001-01-01T00:00:00Z"}
     metadata = (await widgets.create("one", {}, metadata=sent))["metadata"]

@@ -27,6 +27,8 @@ from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
+    DEPLOYMENT,
+    IDLE_POLICY,
     JOB,
     LEASE,
     LOCAL_QUEUE,
@@ -35,6 +37,8 @@ from scaler.kube.objects.resources import (
     POD,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
+    RAY_CLUSTER,
+    RAY_JOB,
     RECLAIM_POLICY,
     RESOURCE_FLAVOR,
     SCALABLE_WORKLOAD,
@@ -80,6 +84,8 @@ class RealCluster:
     kubeconfig: Path
     has_scheduler: bool
     has_keda: bool
+    has_ray: bool
+    """Whether it has the kinds of KubeRay, of which the suite brings the controllers."""
 
 
 @asynccontextmanager
@@ -104,19 +110,26 @@ async def _check_requirements(api: KubeTransport, kubeconfig: Path) -> RealClust
     _refuse_another_scaler(leases, await items(api, ADMISSION_CHECK))
     held = {each["metadata"]["name"] for each in leases if _is_held(each)}
     return RealCluster(
-        kubeconfig=kubeconfig, has_scheduler="kube-scheduler" in held, has_keda="operator.keda.sh" in held
+        kubeconfig=kubeconfig,
+        has_scheduler="kube-scheduler" in held,
+        has_keda="operator.keda.sh" in held,
+        has_ray=await _is_served(api, RAY_CLUSTER) and await _is_served(api, RAY_JOB),
     )
 
 
 async def _require_kind(api: KubeTransport, resource: Resource, what: str) -> None:
+    if not await _is_served(api, resource):
+        raise UnsuitableClusterError(f"the cluster has no {resource.qualified_name}/{resource.version}: install {what}")
+
+
+async def _is_served(api: KubeTransport, resource: Resource) -> bool:
     try:
         await api.get(resource.path(), {"limit": "1"})
     except KubeError as error:
         if error.status == 404:
-            raise UnsuitableClusterError(
-                f"the cluster has no {resource.qualified_name}/{resource.version}: install {what}"
-            ) from error
+            return False
         raise
+    return True
 
 
 async def _require_webhooks(api: KubeTransport) -> None:
@@ -176,7 +189,13 @@ async def delete_labelled(api: KubeTransport) -> None:
         await asyncio.sleep(0.3)
 
 
-_INSIDE = (SCALED_OBJECT, SCALABLE_WORKLOAD, JOB, POD, WORKLOAD, PROVISIONING_REQUEST, POD_TEMPLATE, LOCAL_QUEUE)
+_INSIDE = (
+    IDLE_POLICY,
+    SCALED_OBJECT,
+    SCALABLE_WORKLOAD,
+    *(JOB, RAY_JOB, RAY_CLUSTER, DEPLOYMENT),
+    *(POD, WORKLOAD, PROVISIONING_REQUEST, POD_TEMPLATE, LOCAL_QUEUE),
+)
 """Kinds of objects in the suite's namespaces, which are all deleted before any other object."""
 _OUTSIDE = (
     CLUSTER_QUEUE,

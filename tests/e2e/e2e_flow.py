@@ -38,12 +38,14 @@ from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
+    DEPLOYMENT,
     JOB,
     NODE,
     POD,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
     SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
     WORKLOAD,
 )
 from scaler.kube.transport import KubeTransport
@@ -56,12 +58,14 @@ _NOT_READY = "node.kubernetes.io/not-ready"
 _FOLLOWED = (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
+    DEPLOYMENT,
     JOB,
     NODE,
     POD,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
     SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
     WORKLOAD,
 )
 _ATTEMPT = "idlegpu.io/attempt"
@@ -330,6 +334,10 @@ class Flow:
         """Lets KEDA scale these Jobs, the cluster's own or the suite's. From now on reclaim plans may take them."""
         for name in names:
             await self.sandbox.apply(manifests.scaling(self.run, name, f"127.0.0.1:{self.scaler.grpc_port}"))
+        await self.bring_keda()
+
+    async def bring_keda(self) -> None:
+        """Starts the suite's KEDA where the cluster has none."""
         if self.cluster is not None and not self.cluster.has_keda:
             await self.exits.enter_async_context(embedded_keda(self.api))
 
@@ -435,11 +443,12 @@ def _config(run: str, cluster: RealCluster | None, setup: FlowSetup) -> SandboxC
         follows=_FOLLOWED,
     )
     if cluster is None:
-        return replace(base, parts=frozenset(Component) - {Component.RAY_CLUSTERS, Component.DEPLOYMENTS})
+        return base
+    ray = {Component.RAY_CLUSTERS, Component.RAY_JOBS} if cluster.has_ray else set()
     return replace(
         base,
         kubeconfig=cluster.kubeconfig,
-        parts=frozenset({Component.KUBELETS, Component.AUTOSCALER}),
+        parts=frozenset({Component.KUBELETS, Component.AUTOSCALER, *ray}),
         namespaces=frozenset({run}),
         schedules=not cluster.has_scheduler,
         defines=False,
@@ -458,9 +467,11 @@ async def _settings(run: str, folder: Path, sandbox: Sandbox) -> Json:
     kubeconfig = folder / "scaler.kubeconfig"
     sandbox.write_kubeconfig(kubeconfig, token=await sandbox.token_of(run, manifests.service_account(run)))
     lease = {"namespace": run, "duration": "2s", "renewDeadline": "1500ms", "retryPeriod": "300ms"}
+    address = f"127.0.0.1:{free_port()}"
     return {
         "kubernetes": {"kubeconfig": str(kubeconfig), "lease": lease},
-        "grpc": {"address": f"127.0.0.1:{free_port()}", "drain": "1s"},
+        "keda": {"scalerAddresses": [address], "pollingInterval": "1s", "cooldownPeriod": "1s"},
+        "grpc": {"address": address, "drain": "1s"},
         "http": {"address": "127.0.0.1:0"},
         "dcgm": {"endpoints": [sandbox.exporter_url]},
         "evaluation": {"interval": f"{_COLLECT_SECONDS:g}s", "overlap": "3s"},

@@ -8,6 +8,7 @@ from scaler_sandbox import packaged
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 
+from scaler.kube.objects.resources import DEPLOYMENT, IDLE_POLICY, RAY_CLUSTER, RAY_JOB
 from scaler.kube.scheduling import Taint
 
 Json = dict[str, Any]
@@ -79,9 +80,64 @@ def priority(run: str, value: int) -> Json:
     return _labelled(run, made.manifest(WORKLOAD_PRIORITY_CLASS, run, value=value))
 
 
+def idle_policy(run: str, spec: Json) -> Json:
+    return _labelled(run, made.manifest(IDLE_POLICY, run, run, spec=spec))
+
+
+def _pod_template(run: str, labels: Json | None = None) -> Json:
+    """Of a pod with one GPU, on the run's nodes."""
+    amount = {made.GPU: "1"}
+    container = {"name": "main", "image": "python:3", "resources": {"requests": amount, "limits": amount}}
+    spec = {"containers": [container], "nodeSelector": {RUN_LABEL: run}, "tolerations": _TOLERATIONS}
+    return {"metadata": {"labels": labels or {}, "annotations": {TERMINATION: "1s"}}, "spec": spec}
+
+
+def deployment(run: str, name: str) -> Json:
+    """Of one pod with a GPU, without Kueue."""
+    labels = {"app": name}
+    spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": _pod_template(run, labels)}
+    return _labelled(run, made.manifest(DEPLOYMENT, name, run, spec=spec))
+
+
+def generated_job(run: str, prefix: str) -> Json:
+    """The Job of one pod with a GPU, with a name that the API generates."""
+    return _generated(job(run, "any", pods=1, gpus=1), prefix)
+
+
+def ray_cluster(run: str, name: str) -> Json:
+    """A head and a worker, each with a GPU."""
+    return _labelled(run, made.manifest(RAY_CLUSTER, name, run, labels=_QUEUED, spec=_ray_spec(run)))
+
+
+def generated_ray_job(run: str, prefix: str) -> Json:
+    spec = {
+        "entrypoint": "python -c 'import ray'",
+        "submissionMode": "HTTPMode",
+        "shutdownAfterJobFinishes": True,
+        "rayClusterSpec": _ray_spec(run),
+    }
+    return _generated(_labelled(run, made.manifest(RAY_JOB, "any", run, labels=_QUEUED, spec=spec)), prefix)
+
+
+def _ray_spec(run: str) -> Json:
+    group = {"groupName": "workers", "replicas": 1, "minReplicas": 1, "maxReplicas": 1, "rayStartParams": {}}
+    return {
+        "headGroupSpec": {"rayStartParams": {}, "template": _pod_template(run)},
+        "workerGroupSpecs": [{**group, "template": _pod_template(run)}],
+    }
+
+
+def _generated(body: Json, prefix: str) -> Json:
+    metadata = {key: value for key, value in body["metadata"].items() if key != "name"}
+    return {**body, "metadata": {**metadata, "generateName": prefix}}
+
+
+_QUEUED = {"kueue.x-k8s.io/queue-name": QUEUE}
+_TOLERATIONS = [{"key": NODE_TAINT.key, "operator": "Exists", "effect": NODE_TAINT.effect}]
+
+
 def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False, ends_in: str = "1s") -> Json:
     """A gang of so many pods of so many GPUs each. Once it is deleted, a pod takes `ends_in` to end."""
-    tolerations = [{"key": NODE_TAINT.key, "operator": "Exists", "effect": NODE_TAINT.effect}]
     body = made.job(
         name,
         run,
@@ -89,7 +145,7 @@ def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False
         gpus=gpus,
         pods=pods,
         annotations={TERMINATION: ends_in},
-        pod={"tolerations": tolerations},
+        pod={"tolerations": _TOLERATIONS},
         backoffLimit=100,
     )
     if is_preferred:

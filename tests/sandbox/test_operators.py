@@ -6,11 +6,12 @@ import pytest
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
 from scaler_sandbox.kinds import Json
-from scaler_sandbox.operators import DeploymentController, JobController, RayClusterOperator
+from scaler_sandbox.operators import DeploymentController, JobController, RayClusterOperator, RayJobOperator
+from scaler_sandbox.operators.pods import owned
 from sim.client import SimClient
 from sim.kueue_cluster import ray_cluster, template
 
-from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Resource
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, RAY_CLUSTER, RAY_JOB, Resource
 
 
 @pytest.fixture
@@ -21,7 +22,8 @@ def client() -> SimClient:
 async def settle(client: SimClient, *, pods: bool = True) -> None:
     """Everything that follows, pods running and ending included unless they are to be left as they are."""
     shared = cast(Client, client)
-    controllers = RayClusterOperator(shared), JobController(shared), DeploymentController(shared)
+    kinds = RayClusterOperator, RayJobOperator, JobController, DeploymentController
+    controllers = [kind(shared) for kind in kinds]
     await client.settle(*controllers)
     if pods:
         client.run_pods()
@@ -135,3 +137,32 @@ async def test_a_deployment_keeps_as_many_pods_as_it_is_asked_for(client: SimCli
     await settle(client)
     assert client.all(POD) == []
     assert status(client, DEPLOYMENT, "web")["replicas"] == 0
+
+
+def ray_job(**spec: Any) -> Json:
+    labels = {"kueue.x-k8s.io/queue-name": "lq"}
+    body = {"suspend": True, "rayClusterSpec": ray_cluster("any")["spec"], **spec}
+    return {"metadata": {"name": "eval-x7k2p", "namespace": "ns", "labels": labels}, "spec": body}
+
+
+async def test_a_ray_job_runs_on_a_ray_cluster_of_its_own_that_a_suspension_deletes(client: SimClient) -> None:
+    client.add(RAY_JOB, ray_job())
+    await settle(client)
+    assert status(client, RAY_JOB, "eval-x7k2p")["jobDeploymentStatus"] == "Suspended"
+    seen = set[str]()
+    for _ in range(2):
+        client.change(RAY_JOB, "ns", "eval-x7k2p", {"spec": {"suspend": False}})
+        await settle(client)
+        found = status(client, RAY_JOB, "eval-x7k2p")
+        [cluster] = client.all(RAY_CLUSTER)
+        assert (found["jobDeploymentStatus"], found["jobStatus"]) == ("Running", "RUNNING")
+        assert found["rayClusterName"] == cluster["metadata"]["name"]
+        assert cluster["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "lq"
+        assert len(owned(client.all(POD), cluster)) == 2
+        assert seen.isdisjoint({cluster["metadata"]["name"]})
+        seen.add(cluster["metadata"]["name"])
+        client.change(RAY_JOB, "ns", "eval-x7k2p", {"spec": {"suspend": True}})
+        await settle(client)
+        found = status(client, RAY_JOB, "eval-x7k2p")
+        assert (found["jobDeploymentStatus"], found["rayClusterName"]) == ("Suspended", "")
+        assert client.all(RAY_CLUSTER) == []

@@ -14,5 +14,6 @@ FILES = ("kueue.yaml", "keda.yaml", "ray.yaml", "autoscaling.yaml")
 
 def load() -> list[dict[str, Any]]:
     """The definitions, as objects to be applied."""
-    documents = (yaml.safe_load((files(__name__) / name).read_text(encoding="utf-8")) for name in FILES)
+    texts = ((files(__name__) / name).read_text(encoding="utf-8") for name in FILES)
+    documents = (document for text in texts for document in yaml.safe_load_all(text))
     return [item for document in documents for item in document.get("items", [document])]

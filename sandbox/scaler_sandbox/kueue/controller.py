@@ -17,6 +17,7 @@ from scaler.kube.objects.resources import (
     LOCAL_QUEUE,
     NAMESPACE,
     RAY_CLUSTER,
+    RAY_JOB,
     RESOURCE_FLAVOR,
     WORKLOAD,
     Resource,
@@ -55,6 +56,7 @@ class Kueue(Controller):
     watched: ClassVar[tuple[Resource, ...]] = (
         JOB,
         RAY_CLUSTER,
+        RAY_JOB,
         WORKLOAD,
         LOCAL_QUEUE,
         CLUSTER_QUEUE,
@@ -174,7 +176,9 @@ class Kueue(Controller):
     # ------------------------------------------------------------------------------------------------------- reading
 
     def _queued_jobs(self) -> list[tuple[JobKind, Json]]:
-        return [(kind, job) for kind in JOB_KINDS for job in self.client.all(kind.resource) if queue_name(job)]
+        queued = [(kind, job) for kind in JOB_KINDS for job in self.client.all(kind.resource) if queue_name(job)]
+        admitted = {job["metadata"]["uid"] for _, job in queued}
+        return [(kind, job) for kind, job in queued if owner_uid(job) not in admitted]
 
     def _priority(self, job: Json) -> int:
         name = (job["metadata"].get("labels") or {}).get(PRIORITY_CLASS, "")

@@ -1,6 +1,6 @@
 """The kinds of jobs that are queued, each as what Kueue needs of it: is it suspended, what does it run, is it done?
 
-Both kinds have `spec.suspend`. They differ in where their pod templates are, and in when they count as active, which
+All kinds have `spec.suspend`. They differ in where their pod templates are, and in when they count as active, which
 decides when Kueue considers an evicted job stopped. The labels by which jobs and Workloads find each other are here.
 """
 
@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scaler.kube.objects.resources import JOB, RAY_CLUSTER, Resource
+from scaler.kube.objects.resources import JOB, RAY_CLUSTER, RAY_JOB, Resource
 from scaler_sandbox.conditions import has, message_of
 from scaler_sandbox.kinds import Json
 
@@ -144,5 +144,32 @@ def _worker_pod_set(group: Json) -> PodSet:
     return PodSet(name=group["groupName"], count=count, template=group["template"])
 
 
-JobKind = RayCluster | BatchJob
-JOB_KINDS: tuple[JobKind, ...] = (RayCluster(), BatchJob())
+class RayJob:
+    """ray.io/v1 RayJob: the pod sets of its RayCluster; active until that is deleted. Without a pod that submits it."""
+
+    resource = RAY_JOB
+
+    def pod_sets(self, job: Json) -> list[PodSet]:
+        return RayCluster().pod_sets({"spec": job["spec"]["rayClusterSpec"]})
+
+    def with_templates(self, job: Json, templates: Mapping[str, Json]) -> Json:
+        cluster = RayCluster().with_templates({"spec": job["spec"]["rayClusterSpec"]}, templates)
+        return {**job, "spec": {**job["spec"], "rayClusterSpec": cluster["spec"]}}
+
+    def is_active(self, job: Json) -> bool:
+        return (job.get("status") or {}).get("jobDeploymentStatus", "") not in ("", "Suspended")
+
+    def are_pods_ready(self, job: Json) -> bool:
+        cluster = (job.get("status") or {}).get("rayClusterStatus") or {}
+        return bool(cluster.get("state") == "ready")
+
+    def outcome(self, job: Json) -> JobOutcome | None:
+        status = job.get("status") or {}
+        if status.get("jobDeploymentStatus") not in ("Complete", "Failed"):
+            return None
+        reason = "Succeeded" if status.get("jobStatus") == "SUCCEEDED" else "Failed"
+        return JobOutcome(reason=reason, message=str(status.get("message", "")))
+
+
+JobKind = RayCluster | RayJob | BatchJob
+JOB_KINDS: tuple[JobKind, ...] = (RayCluster(), RayJob(), BatchJob())

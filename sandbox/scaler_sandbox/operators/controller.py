@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import ClassVar
 
-from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, RAY_CLUSTER, Resource
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, RAY_CLUSTER, RAY_JOB, Resource
 from scaler_sandbox.actions import Action
 from scaler_sandbox.client import Client
 from scaler_sandbox.controller import Controller
@@ -12,16 +12,18 @@ from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue.jobs import queue_name
 from scaler_sandbox.operators.deployment import plan_deployment
 from scaler_sandbox.operators.job import plan_job
-from scaler_sandbox.operators.pods import owned
+from scaler_sandbox.operators.pods import controller_uid, owned
 from scaler_sandbox.operators.raycluster import plan_ray_cluster
+from scaler_sandbox.operators.rayjob import plan_ray_job
 
 
 class PodOwners(Controller):
-    """All objects of one kind that own pods."""
+    """All objects of one kind that own pods, or what owns these."""
 
     resource: ClassVar[Resource]
+    owns: ClassVar[Resource] = POD
     plan: ClassVar[Callable[..., list[Action]]]
-    """What an owner needs next; called with its pods and the time."""
+    """What an owner needs next; called with what it owns and the time."""
 
     def __init__(self, client: Client, *, waits_for_kueue: bool = True) -> None:
         """`waits_for_kueue`: leave a queued job alone that Kueue has not touched yet.
@@ -34,8 +36,8 @@ class PodOwners(Controller):
 
     async def tick(self, now: datetime) -> datetime | None:
         owners = [owner for owner in self.client.all(self.resource) if self._is_ours(owner)]
-        pods = self.client.all(POD)
-        done = await self.act(action for owner in owners for action in self.plan(owner, owned(pods, owner), now=now))
+        found = self.client.all(self.owns)
+        done = await self.act(action for owner in owners for action in self.plan(owner, owned(found, owner), now=now))
         return now if done else None
 
     def _is_ours(self, owner: Json) -> bool:
@@ -43,7 +45,7 @@ class PodOwners(Controller):
 
     def _is_kueues_turn(self, owner: Json) -> bool:
         is_untouched = owner["metadata"].get("generation", 1) == 1 and not owner["spec"].get("suspend")
-        return self._waits_for_kueue and is_untouched and bool(queue_name(owner))
+        return self._waits_for_kueue and is_untouched and bool(queue_name(owner)) and not controller_uid(owner)
 
 
 class RayClusterOperator(PodOwners):
@@ -53,6 +55,16 @@ class RayClusterOperator(PodOwners):
     resource: ClassVar[Resource] = RAY_CLUSTER
     watched: ClassVar[tuple[Resource, ...]] = (RAY_CLUSTER, POD)
     plan = staticmethod(plan_ray_cluster)
+
+
+class RayJobOperator(PodOwners):
+    """KubeRay's other part."""
+
+    name: ClassVar[str] = "rayjob-operator"
+    resource: ClassVar[Resource] = RAY_JOB
+    owns: ClassVar[Resource] = RAY_CLUSTER
+    watched: ClassVar[tuple[Resource, ...]] = (RAY_JOB, RAY_CLUSTER)
+    plan = staticmethod(plan_ray_job)
 
 
 class JobController(PodOwners):

@@ -13,15 +13,16 @@ _LONGEST_BASE = 57
 """Five random characters and a hyphen fit behind it in a label value of 63."""
 
 
-def owned(pods: Iterable[Json], owner: Json) -> list[Json]:
-    """The pods that this object controls, oldest first."""
+def owned(objects: Iterable[Json], owner: Json) -> list[Json]:
+    """The objects that this one controls, oldest first."""
     uid = owner["metadata"]["uid"]
-    mine = [pod for pod in pods if _controller_uid(pod) == uid]
-    return sorted(mine, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"]))
+    mine = [each for each in objects if controller_uid(each) == uid]
+    return sorted(mine, key=lambda each: (each["metadata"]["creationTimestamp"], each["metadata"]["name"]))
 
 
-def _controller_uid(pod: Json) -> str:
-    owners = pod["metadata"].get("ownerReferences") or ()
+def controller_uid(body: Json) -> str:
+    """The uid of what controls it; empty where nothing does."""
+    owners = body["metadata"].get("ownerReferences") or ()
     return next((owner["uid"] for owner in owners if owner.get("controller")), "")
 
 

@@ -13,7 +13,7 @@ _OBJECT_META = frozenset(
     {
         *("name", "namespace", "uid", "labels", "annotations", "ownerReferences", "finalizers"),
         *("resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink"),
-        *("deletionTimestamp", "deletionGracePeriodSeconds"),
+        *("deletionTimestamp", "deletionGracePeriodSeconds", "generateName"),
     }
 )
 _ROOT = frozenset({"apiVersion", "kind", "metadata"})

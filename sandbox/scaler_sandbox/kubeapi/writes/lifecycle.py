@@ -12,6 +12,7 @@ Server-set metadata (uid, creation, deletion, generation) survives whatever a cl
 """
 
 import re
+import secrets
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ from scaler_sandbox.kubeapi.schema.structural import same
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _LABEL_KEY = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_GENERATED = "bcdfghjklmnpqrstvwxz2456789"
+"""Without vowels and what looks like one: no names are generated that mean something."""
 _SERVER_SET = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
@@ -79,13 +82,18 @@ def created(view: View, body: Json, *, now: datetime) -> Json:
     given.pop("managedFields", None)
     metadata = {
         **given,
-        "name": given.get("name", ""),
+        "name": given.get("name") or _generated(given.get("generateName", "")),
         "uid": str(uuid.uuid4()),
         "creationTimestamp": timestamp(now),
     }
     if view.resource.generation:
         metadata["generation"] = 1
     return {**_with_initial_status(view, body), "metadata": metadata}
+
+
+def _generated(prefix: str) -> str:
+    """A name with five characters of Kubernetes' own behind the prefix, in 63 at most; empty without one."""
+    return f"{prefix[:58]}{''.join(secrets.choice(_GENERATED) for _ in range(5))}" if prefix else ""
 
 
 def _with_initial_status(view: View, body: Json) -> Json:
@@ -100,7 +108,7 @@ def name_problems(metadata: Json) -> list[Cause]:
     """What is wrong with an object's name."""
     name = metadata.get("name", "")
     if not name:
-        message = "Required value: name is required; names are not generated here"
+        message = "Required value: name or generateName is required"
         return [Cause(reason="FieldValueRequired", field="metadata.name", message=message)]
     if not isinstance(name, str) or len(name) > 253 or not _NAME.fullmatch(name):
         message = (
