@@ -44,7 +44,7 @@ def contents() -> Iterator[tuple[Path, str]]:
 
 def permissions() -> str:
     """The roles, of the one list of what the program needs."""
-    roles: dict[str, list[Json]] = {"observe": [], "enforce": [], "lease": []}
+    roles: dict[str, list[Json]] = {"observe": [], "enforce": [], "lease": [], "tokens": []}
     for need in REQUIRED_RULES:
         for verbs, role in _split(need):
             roles[role] += _entries(need, verbs)
@@ -63,6 +63,9 @@ def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
     """Which of its verbs go to which role: all replicas read copies, the leader the rest, and it writes."""
     if need.in_lease_namespace:
         yield list(need.verbs), "lease"
+        return
+    if need.part is RuleUser.TOKENS:
+        yield list(need.verbs), "tokens"
         return
     if need.part in (RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES):
         yield list(need.verbs), "enforce"

@@ -7,18 +7,23 @@ import pytest
 from contract.contract_client import Client, Json
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+AUTHENTICATION = "authentication.k8s.io/v1"
 GROUP = {"apiGroup": "rbac.authorization.k8s.io"}
+
+
+async def token_of(client: Client, namespace: str, *audiences: str) -> str:
+    """A token of the namespace's ServiceAccount `default`."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
+    spec = {"audiences": list(audiences)} if audiences else {}
+    answer = await client.post(path, {"apiVersion": AUTHENTICATION, "kind": "TokenRequest", "spec": spec})
+    assert answer.status == 201
+    return str(answer.ok()["status"]["token"])
 
 
 @pytest.fixture
 async def account(client: Client, namespace: str, service_account: None) -> AsyncIterator[Client]:
     """Requests of the namespace's ServiceAccount `default`."""
-    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
-    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    answer = await client.post(path, request)
-    assert answer.status == 201
-    token = answer.ok()["status"]["token"]
-    other = Client(client.access.with_token(token))
+    other = Client(client.access.with_token(await token_of(client, namespace)))
     yield other
     await other.close()
 
@@ -170,3 +175,56 @@ async def test_a_review_of_another_user_needs_permission(account: Client, namesp
     assert refused.body["message"].endswith(
         'cannot create resource "subjectaccessreviews" in API group "authorization.k8s.io" at the cluster scope'
     )
+
+
+async def token_review(client: Client, token: str, *audiences: str) -> Json:
+    """The status."""
+    spec = {"token": token} | ({"audiences": list(audiences)} if audiences else {})
+    body = {"apiVersion": AUTHENTICATION, "kind": "TokenReview", "spec": spec}
+    answer = await client.post(f"/apis/{AUTHENTICATION}/tokenreviews", body)
+    assert answer.status == 201
+    return dict(answer.ok()["status"])
+
+
+async def test_the_review_of_a_token_says_whose_it_is(client: Client, namespace: str, service_account: None) -> None:
+    status = await token_review(client, await token_of(client, namespace))
+    assert status["authenticated"] is True
+    assert status["user"]["username"] == f"system:serviceaccount:{namespace}:default"
+    assert status["user"]["uid"]
+    groups = {"system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"}
+    assert set(status["user"]["groups"]) == groups
+    assert status["audiences"], "those of the API itself"
+
+
+async def test_a_token_that_nobody_was_given_authenticates_nobody(client: Client) -> None:
+    status = await token_review(client, "no-such-token")
+    assert not status.get("authenticated")
+    assert not status["user"].get("username")
+    assert status["error"]
+
+
+async def test_a_token_for_one_audience_is_not_one_for_others(
+    client: Client, namespace: str, service_account: None
+) -> None:
+    token = await token_of(client, namespace, "scaler")
+    assert not (await token_review(client, token)).get("authenticated")
+    assert not (await token_review(client, token, "other")).get("authenticated")
+    status = await token_review(client, token, "other", "scaler")
+    assert (status["authenticated"], status["audiences"]) == (True, ["scaler"])
+    bearer = Client(client.access.with_token(token))
+    try:
+        assert (await bearer.get(f"/api/v1/namespaces/{namespace}/configmaps")).status == 401
+    finally:
+        await bearer.close()
+
+
+async def test_the_review_of_a_token_needs_permission_and_that_of_oneself_none(account: Client, namespace: str) -> None:
+    path, body = f"/apis/{AUTHENTICATION}", {"apiVersion": AUTHENTICATION}
+    asked = body | {"kind": "TokenReview", "spec": {"token": "some"}}
+    refused = await account.post(f"{path}/tokenreviews", asked)
+    assert refused.status == 403
+    assert refused.body["message"].endswith(
+        'cannot create resource "tokenreviews" in API group "authentication.k8s.io" at the cluster scope'
+    )
+    own = (await account.post(f"{path}/selfsubjectreviews", body | {"kind": "SelfSubjectReview"})).ok()
+    assert own["status"]["userInfo"]["username"] == f"system:serviceaccount:{namespace}:default"

@@ -64,7 +64,8 @@ def needed(*parts: RuleUser, namespaces: Sequence[str] = ()) -> set[Grant]:
 
 
 def test_what_is_granted_is_what_is_needed() -> None:
-    assert granted() == needed(*RuleUser)
+    assert granted(rbac={"tokens": True}) == needed(*RuleUser)
+    assert granted() == needed(*frozenset(RuleUser) - {RuleUser.TOKENS})
 
 
 def test_observing_is_granted_reads_only_and_who_tells_of_it_a_lease() -> None:
@@ -85,7 +86,7 @@ def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
 @pytest.mark.parametrize("namespaces", [["team-a"], ["team-a", "team-b"]], ids=len)
 def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
     confined = granted(namespaces=namespaces, mode=mode)
-    parts = CONFINED if mode == "enforce" else [RuleUser.SCALER]
+    parts = CONFINED - {RuleUser.TOKENS} if mode == "enforce" else [RuleUser.SCALER]
     switched = {each for each in needed(RuleUser.SWITCHES, namespaces=namespaces) if each.verb in READS}
     assert confined == needed(*parts, namespaces=namespaces) | switched
     assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}
@@ -106,6 +107,16 @@ def test_whoever_suspends_no_notebooks_may_not_touch_them() -> None:
     less = granted(rbac={"switches": False})
     assert {(each.verb, each.resource) for each in granted() - less} == {
         (verb, resource) for verb in ("list", "watch", "patch") for resource in ("notebooks", "inferenceservices")
+    }
+
+
+@pytest.mark.parametrize("values", [{}, {"mode": "observe"}, {"namespaces": ["team-a"]}], ids=str)
+def test_who_is_to_know_users_by_their_tokens_may_review_them_and_nothing_else_is_granted(
+    values: dict[str, Any],
+) -> None:
+    assert granted(rbac={"tokens": True}, **values) - granted(**values) == {
+        Grant("create", "authentication.k8s.io", "tokenreviews"),
+        Grant("create", "authorization.k8s.io", "subjectaccessreviews"),
     }
 
 

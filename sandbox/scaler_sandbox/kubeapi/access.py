@@ -1,8 +1,8 @@
-"""Authentication and authorization: tokens of ServiceAccounts, roles and their bindings, and access reviews.
+"""Authentication and authorization: tokens of ServiceAccounts, roles and their bindings, and reviews of both.
 
 A token is asked for as everywhere (`serviceaccounts/token`, `kubectl create token`). Tokens are opaque here, do not run
-out, and are valid for as long as their ServiceAccount is there. kubectl and other users of client-go send tokens over
-TLS only; the project's own client sends them to a loopback address without it, too.
+out, and are valid for their audiences as long as their ServiceAccount is there. kubectl and other users of client-go
+send tokens over TLS only; the project's own client sends them to a loopback address without it, too.
 
 Roles and their bindings decide. Rules only ever allow. ClusterRoles are not aggregated here: only the rules that are
 written in them count. A user may grant more than the user's own roles allow. Source: Kubernetes, "Using RBAC
@@ -11,7 +11,7 @@ so that they can be compared with what was granted.
 """
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from scaler_sandbox.kubeapi.errors import ApiError, Json, qualified
 from scaler_sandbox.kubeapi.requests import RequestTarget
 from scaler_sandbox.kubeapi.verbs import ApiVerbs
 
+_AUTHENTICATION = "authentication.k8s.io/v1"
 _MASTERS = "system:masters"
 _SERVICE_ACCOUNTS = ("", "serviceaccounts")
 
@@ -35,6 +36,8 @@ class User:
         return _MASTERS in self.groups
 
 
+AUDIENCE = "https://kubernetes.default.svc"
+"""That of the API itself."""
 ADMIN = User(name="embedded", groups=frozenset({_MASTERS, "system:authenticated"}))
 
 
@@ -49,29 +52,56 @@ class Users:
 
     def __init__(self, cluster: ApiVerbs) -> None:
         self._cluster = cluster
-        self._accounts: dict[str, tuple[str, str, str]] = {}
-        """By token: namespace, name and uid of the ServiceAccount."""
+        self._accounts: dict[str, tuple[str, str, str, frozenset[str]]] = {}
+        """By token: namespace, name and uid of the ServiceAccount, and the audiences."""
 
     def by_header(self, authorization: str) -> User:
         """The user of this `Authorization` header; without one, the administrator. Raises: ApiError 401."""
         token = authorization.removeprefix("Bearer ")
         if not token:
             return ADMIN
-        namespace, name, uid = self._accounts.get(token, ("", "", ""))
-        if not uid or self._uid(namespace, name) != uid:
+        found = self._authenticated(token, frozenset({AUDIENCE}))
+        if found is None:
             raise ApiError(401, "Unauthorized", "Unauthorized")
-        return service_account(namespace, name)
+        return found[0]
+
+    def review(self, path: str, body: Json, user: User, demand: "Demand") -> Json | None:
+        """The reviewed object, of a token or of the user itself; None where the path is not that of such a review.
+
+        Raises: ApiError 403 for the review of a token without permission.
+        """
+        if path == f"/apis/{_AUTHENTICATION}/selfsubjectreviews":
+            return {**body, "status": {"userInfo": _user_info(user)}}
+        if path != f"/apis/{_AUTHENTICATION}/tokenreviews":
+            return None
+        demand(user, AccessRequest(verb="create", group="authentication.k8s.io", resource="tokenreviews"))
+        spec = body.get("spec", {})
+        found = self._authenticated(spec.get("token", ""), frozenset(spec.get("audiences") or (AUDIENCE,)))
+        status: Json = {"user": {}, "error": "invalid bearer token"}
+        if found is not None:
+            uid = self._accounts[spec["token"]][2]
+            info = _user_info(found[0]) | {"uid": uid}
+            status = {"authenticated": True, "user": info, "audiences": sorted(found[1])}
+        return {**body, "status": status}
+
+    def _authenticated(self, token: str, audiences: frozenset[str]) -> tuple[User, frozenset[str]] | None:
+        """The token's user, and for which of the audiences it is; None where it is for none of them, or not valid."""
+        namespace, name, uid, own = self._accounts.get(token, ("", "", "", frozenset()))
+        if not uid or not own & audiences or self._uid(namespace, name) != uid:
+            return None
+        return service_account(namespace, name), own & audiences
 
     def token_request(self, target: RequestTarget, body: Json) -> Json:
         """The TokenRequest with a new token. Raises: ApiError 404 where there is no such ServiceAccount."""
         namespace, name = target.key
         stored = self._cluster.get(target.view, namespace, name)
         token = f"embedded-{secrets.token_urlsafe(24)}"
-        self._accounts[token] = namespace, name, stored.uid
+        audiences = (body.get("spec") or {}).get("audiences") or (AUDIENCE,)
+        self._accounts[token] = namespace, name, stored.uid, frozenset(audiences)
         metadata = {**body.get("metadata", {}), "name": name, "namespace": namespace}
         status = {"token": token, "expirationTimestamp": "9999-12-31T23:59:59Z"}
         return {
-            "apiVersion": "authentication.k8s.io/v1",
+            "apiVersion": _AUTHENTICATION,
             "kind": "TokenRequest",
             "metadata": metadata,
             "spec": body.get("spec", {}),
@@ -82,6 +112,10 @@ class Users:
         resource = self._cluster.registry.resource(*_SERVICE_ACCOUNTS)
         stored = self._cluster.store.find(resource, (namespace, name)) if resource else None
         return stored.uid if stored else ""
+
+
+def _user_info(user: User) -> Json:
+    return {"username": user.name, "groups": sorted(user.groups)}
 
 
 # --------------------------------------------------------------------------------------------------------------- roles
@@ -107,6 +141,10 @@ class AccessRequest:
     def what(self) -> str:
         """The resource as rules name it."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
+
+
+Demand = Callable[[User, AccessRequest], None]
+"""Raises an ApiError for what the user may not do."""
 
 
 class Rbac:
@@ -216,7 +254,7 @@ class Permissions:
         spec = body.get("spec", {})
         if path != _OWN:
             about_others = AccessRequest(verb="create", group=GROUP, resource="subjectaccessreviews")
-            self._demand(user, about_others)
+            self.demand(user, about_others)
             user = User(name=spec.get("user", ""), groups=frozenset(spec.get("groups") or ()))
         asked = spec.get("resourceAttributes", {})
         attempt = AccessRequest(
@@ -242,9 +280,10 @@ class Permissions:
             namespace=inside,
             name=target.name,
         )
-        self._demand(user, attempt)
+        self.demand(user, attempt)
 
-    def _demand(self, user: User, attempt: AccessRequest) -> None:
+    def demand(self, user: User, attempt: AccessRequest) -> None:
+        """Raises: ApiError 403 for what the user may not do."""
         if not self._allows(user, attempt):
             raise _forbidden(user, attempt)
         if not user.may_do_everything:

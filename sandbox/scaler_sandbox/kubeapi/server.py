@@ -91,13 +91,15 @@ class Server:
             return _json(found)
         target = request_target(path, self._cluster.registry)
         if target is None:
-            if request.method == "POST" and (
-                review := self._permissions.review(path, await object_body(request), user)
-            ):
+            if request.method == "POST" and (review := self._review(path, await object_body(request), user)):
                 return _json(review, status=201)
             return web.Response(status=404, text="404 page not found\n")
         self._permissions.check(request.method, target, user, watches=is_watch(request))
         return await self._verb(request.method, target)(request, target)
+
+    def _review(self, path: str, body: Json, user: User) -> Json | None:
+        by_role = self._permissions.review(path, body, user)
+        return by_role or self._users.review(path, body, user, self._permissions.demand)
 
     def _verb(self, method: str, target: RequestTarget) -> _Verb:
         """What to do. Raises: ApiError 404, 405."""

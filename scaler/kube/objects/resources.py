@@ -90,6 +90,11 @@ DEPLOYMENT = _of("apps/v1", "deployments", "Deployment")
 STATEFUL_SET = _of("apps/v1", "statefulsets", "StatefulSet")
 JOB = _of("batch/v1", "jobs", "Job")
 LEASE = _of("coordination.k8s.io/v1", "leases", "Lease")
+TOKEN_REVIEW = _of("authentication.k8s.io/v1", "tokenreviews", "TokenReview", namespaced=False)
+SUBJECT_ACCESS_REVIEW = _of("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+SELF_SUBJECT_ACCESS_REVIEW = _of(
+    "authorization.k8s.io/v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", namespaced=False
+)
 CUSTOM_RESOURCE_DEFINITION = _of(
     "apiextensions.k8s.io/v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )

@@ -5,7 +5,7 @@ Access reviews are the one thing that is created, and no server stores them.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -26,11 +26,12 @@ from scaler.kube.objects.keda import Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.nodes import Node, allocatable
 from scaler.kube.objects.resources import Resource, group_version_path
+from scaler.kube.reviews import AuthenticatedUser, ResourceAttributes, is_allowed
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.api_resources import REQUIRED_KINDS, Served
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
 from scaler.reporting.doctor.findings import Unread
-from scaler.reporting.doctor.permissions import ResourceAttributes, Reviews, attributes_of, required_rules
+from scaler.reporting.doctor.permissions import Reviews, attributes_of, required_rules
 from scaler.reporting.doctor.signals import SPAN, Gpus, PodKey, Read, Series, SourceSeries
 from scaler.samples.source import SignalSource
 
@@ -71,13 +72,9 @@ class ReviewedUser:
         of_account = ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}"] if self.namespace else []
         return [*of_account, "system:authenticated"]
 
-    def review(self, attributes: ResourceAttributes) -> tuple[str, dict[str, Any]]:
-        kind = "SubjectAccessReview" if self.user else "SelfSubjectAccessReview"
-        spec: dict[str, Any] = {"resourceAttributes": {k: v for k, v in asdict(attributes).items() if v}}
-        if self.user:
-            spec |= {"user": self.user, "groups": self.groups}
-        body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": {}, "spec": spec}
-        return f"/apis/authorization.k8s.io/v1/{kind.lower()}s", body
+    @property
+    def as_user(self) -> AuthenticatedUser | None:
+        return AuthenticatedUser(name=self.user, groups=tuple(self.groups)) if self.user else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +207,11 @@ class ClusterReader:
 
     async def _reviews(self, found: DoctorInputs, subject: ReviewedUser) -> Reviews:
         """Each question is asked once, however many rules it is of."""
-        rules = required_rules(reconciles=found.wanted.reconciles, is_confined=bool(self._namespaces))
+        rules = required_rules(
+            reconciles=found.wanted.reconciles,
+            is_confined=bool(self._namespaces),
+            reviews_tokens=found.wanted.reviews_tokens,
+        )
         targets, namespaces = await self._targets(found), self._namespaces
         asked = [(rule, attributes_of(rule, targets=targets, namespaces=namespaces, **self._lease)) for rule in rules]
         each_once = [*{attributes: None for _, of_rule in asked for attributes in of_rule}]
@@ -226,11 +227,7 @@ class ClusterReader:
         return frozenset(each for each in resolved if isinstance(each, Resource)) - {kinds.SCALABLE_WORKLOAD}
 
     async def _review(self, attributes: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
-        path, body = subject.review(attributes)
-        answer = await self._or_why(lambda: self._transport.create(path, body))
-        if isinstance(answer, Unread):
-            return answer
-        return bool((msgspec.json.decode(answer).get("status") or {}).get("allowed"))
+        return await self._or_why(lambda: is_allowed(self._transport, attributes, subject.as_user))
 
     # ---------------------------------------------------------------------------------------------------------- metrics
 

@@ -60,4 +60,6 @@ def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
         found.add(RuleUser.CHECKS)
     if requests_nodes(facts):
         found.add(RuleUser.PROVISIONING)
+    if facts.wanted.reviews_tokens:
+        found.add(RuleUser.TOKENS)
     return frozenset(found)

@@ -48,6 +48,8 @@ class DoctorSettings:
     max_window: timedelta = timedelta(hours=24)
     reconciles: bool = True
     """Whether anything is to be written: with `components: [scaler]`, as in mode observe, nothing is."""
+    reviews_tokens: bool = False
+    """Whether users are known by their bearer tokens."""
     namespaces: tuple[str, ...] = ()
     """The only ones that are watched; empty: all are."""
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.resources import Resource
+from scaler.kube.reviews import ResourceAttributes
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
 
@@ -24,6 +25,7 @@ class RuleUser(StrEnum):
     PLANS = "plans"
     CHECKS = "AdmissionChecks"
     PROVISIONING = "provisioning"
+    TOKENS = "bearer tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,41 +116,26 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         on=_on(kinds.PROVISIONING_REQUEST),
     ),
     RequiredRule(part=RuleUser.PROVISIONING, verbs=("get", "create", "delete"), on=_on(kinds.POD_TEMPLATE)),
+    RequiredRule(part=RuleUser.TOKENS, verbs=("create",), on=_on(kinds.TOKEN_REVIEW, kinds.SUBJECT_ACCESS_REVIEW)),
 )
 
 
-CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES})
+CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES, RuleUser.TOKENS})
 """Where only some namespaces are watched: quota and nodes are not known then."""
 
 
-def required_rules(*, reconciles: bool, is_confined: bool = False) -> Sequence[RequiredRule]:
+def required_rules(
+    *, reconciles: bool, is_confined: bool = False, reviews_tokens: bool = False
+) -> Sequence[RequiredRule]:
     """The lines that count: processes that only answer KEDA watch what the others watch, and write nothing."""
     needs = [need for need in REQUIRED_RULES if need.part in CONFINED or not is_confined]
+    needs = [need for need in needs if need.part is not RuleUser.TOKENS or reviews_tokens]
     if reconciles:
         return needs
     watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in needs]
-    answering = (need if need.part is RuleUser.SCALER else seen for need, seen in zip(needs, watching, strict=True))
+    own = (RuleUser.SCALER, RuleUser.TOKENS)
+    answering = (need if need.part in own else seen for need, seen in zip(needs, watching, strict=True))
     return [need for need in answering if need.verbs]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceAttributes:
-    """One question to the API: may the account do this?"""
-
-    verb: str
-    group: str
-    resource: str
-    subresource: str = ""
-    namespace: str = ""
-    """Empty: in all of them."""
-    name: str = ""
-    """Empty: on all objects."""
-
-    def __str__(self) -> str:
-        kind = self.resource + (f"/{self.subresource}" if self.subresource else "")
-        which = f" {self.name}" if self.name else ""
-        where = f" in namespace {self.namespace}" if self.namespace else ""
-        return f"{self.verb} {kind}{f'.{self.group}' if self.group else ''}{which}{where}"
 
 
 def attributes_of(

@@ -17,7 +17,6 @@ from scaler.app.cli.doctor import answer_of, render
 from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, NAMESPACE, SCALED_OBJECT, SERVICE, WORKLOAD
 from scaler.reporting.doctor.cluster_reader import ReviewedUser
 from scaler.reporting.doctor.findings import Finding, Severity, Topic
-from scaler.reporting.doctor.permissions import ResourceAttributes
 
 COLLECT = timedelta(milliseconds=200)
 SETTINGS = "trust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"
@@ -142,14 +141,10 @@ async def test_an_api_that_is_away_is_a_finding_and_not_a_traceback(tmp_path):
 
 
 def test_an_account_is_asked_about_with_the_groups_that_it_has():
-    ask = ResourceAttributes(verb="patch", group="kueue.x-k8s.io", resource="workloads", subresource="status")
-    path, body = ReviewedUser(user="system:serviceaccount:gpus:scaler").review(ask)
-    assert path == "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    assert body["spec"]["groups"] == ["system:serviceaccounts", "system:serviceaccounts:gpus", "system:authenticated"]
-    own_path, own = ReviewedUser().review(ask)
-    assert own_path == "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-    attributes = {"verb": "patch", "group": "kueue.x-k8s.io", "resource": "workloads", "subresource": "status"}
-    assert own["spec"] == {"resourceAttributes": attributes}
+    user = ReviewedUser(user="system:serviceaccount:gpus:scaler").as_user
+    assert user is not None
+    assert user.groups == ("system:serviceaccounts", "system:serviceaccounts:gpus", "system:authenticated")
+    assert ReviewedUser().as_user is None, "its own permissions"
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 50])

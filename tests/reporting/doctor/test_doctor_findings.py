@@ -205,9 +205,10 @@ def test_a_permission_that_is_missing_fails_where_something_needs_it(denied, inp
 def test_every_rule_has_a_finding_and_what_is_missing_is_named():
     found = diagnose(reviewed(facts(), "list pods", unknown=["create events"]), NOW)
     found = [each for each in found if each.topic is Topic.PERMISSIONS]
-    assert len(found) == len(REQUIRED_RULES)
+    every = [rule for rule in REQUIRED_RULES if rule.part is not RuleUser.TOKENS]
+    assert len(found) == len(every)
     of_none = diagnose(reviewed(facts(), targets=frozenset()), NOW)
-    assert sum(each.topic is Topic.PERMISSIONS for each in of_none) == len(REQUIRED_RULES) - 1, "nothing is scaled"
+    assert sum(each.topic is Topic.PERMISSIONS for each in of_none) == len(every) - 1, "nothing is scaled"
     assert [each.what for each in found if each.severity is FAIL] == ["it may not list pods"]
     assert [each.what for each in found if each.severity is WARN] == ["no answer"]
 
@@ -232,6 +233,17 @@ def test_the_lease_is_reviewed_by_its_name_but_for_its_creation():
     [rule] = [each for each in REQUIRED_RULES if each.in_lease_namespace]
     reviews = attributes_of(rule, targets=frozenset(), lease_namespace="gpus", lease_name="ours")
     assert {each.verb: each.name for each in reviews} == {"get": "ours", "create": "", "update": "ours"}
+
+
+@pytest.mark.parametrize("reconciles", [True, False])
+def test_reviews_of_tokens_are_asked_about_where_users_are_known_by_their_tokens(reconciles):
+    def asked(**more):
+        rules = required_rules(reconciles=reconciles, **more)
+        return [on.resource.plural for rule in rules if rule.part is RuleUser.TOKENS for on in rule.on]
+
+    assert asked() == []
+    assert asked(reviews_tokens=True) == asked(reviews_tokens=True, is_confined=True)
+    assert asked(reviews_tokens=True) == ["tokenreviews", "subjectaccessreviews"]
 
 
 def test_what_is_missing_in_one_namespace_is_named_and_a_role_there_is_enough():
