@@ -43,7 +43,7 @@ class KubeError(ScalerError):
 class QueryError(ScalerError):
     """A question of an operator's that has no answer: about what is not there, or while not enough is seen.
 
-    `status` is the HTTP status that says so: 400, 404, 409 or 503.
+    `status` is the HTTP status that says so: 400, 404, 409 or 503, and 401, 403 or 429 to whoever asks for a change.
     """
 
     def __init__(self, message: str, *, status: int) -> None:

@@ -219,7 +219,12 @@ class Runtime:
                 queries=self.queries,
             ),
             tls=self._certificates.http,
-            routes=pages.routes() if (pages := self._wiring.link_pages()) is not None else (),
+            routes=[
+                route
+                for pages in (self._wiring.link_pages(), self._wiring.wake_requests())
+                if pages is not None
+                for route in pages.routes()
+            ],
         )
         self.http_port = await http.start()
         self._stack.push_async_callback(http.stop)

@@ -33,6 +33,7 @@ from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
+from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
@@ -50,6 +51,7 @@ from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
+from scaler.reporting.wake_requests import WakeRequests
 from scaler.samples.prometheus import PrometheusSource
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import Switch
@@ -178,6 +180,15 @@ class Wiring:
     def link_pages(self) -> LinkPages | None:
         """None where no links are configured."""
         return LinkPages(self.links, self.transport, self.cluster.scaled_objects.get) if self.links else None
+
+    def wake_requests(self) -> WakeRequests | None:
+        """None where the settings do not ask for them."""
+        http = self._settings.http
+        if not http.wake:
+            return None
+        tokens = TokenReviews(self.transport, audiences=http.token_audiences)
+        scaled_object = self.cluster.scaled_objects.get
+        return WakeRequests(self.transport, tokens, AccessReviews(self.transport), scaled_object, self.decision_cache)
 
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""

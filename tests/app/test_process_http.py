@@ -215,3 +215,20 @@ async def test_an_address_in_use_is_refused():
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ConfigurationError, match="is not host:port"):
         HttpServer(address, Metrics(), views())
+
+
+# ---------------------------------------------------------------------------------------------------------- wake-ups
+
+
+async def test_wake_ups_are_answered_only_where_the_settings_ask_for_them(cluster):
+    async def posted(started):
+        url = f"http://127.0.0.1:{started.http_port}/wake/demo/{NAME}"
+        async with aiohttp.ClientSession() as session, session.post(url) as got:
+            return got.status
+
+    async with gpus() as (_, exporter):
+        document = settings_document(cluster.kubeconfig, exporter.node_urls["node-a"])
+        async with runtime(document) as started:
+            assert await posted(started) == 404
+        async with runtime(document | {"http": document["http"] | {"wake": True}}) as started:
+            assert await posted(started) == 401

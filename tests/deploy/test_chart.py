@@ -70,6 +70,7 @@ def test_what_could_only_be_a_mistake_is_refused(values: dict[str, Any]) -> None
 REFUSED: dict[str, dict[str, Any]] = {
     "admissionCheck.enabled with mode=observe": {"mode": "observe", "admissionCheck": {"enabled": True}},
     "admissionCheck.enabled with namespaces": {"namespaces": ["a"], "admissionCheck": {"enabled": True}},
+    "settings.http.wake with mode=observe": {"mode": "observe", "settings": {"http": {"wake": True}}},
     "tls.clients.required with tls.source=openshift": {"tls": {"source": "openshift", "clients": {"required": True}}},
 }
 """By how the sentence begins that says so."""

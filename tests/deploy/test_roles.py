@@ -120,6 +120,11 @@ def test_who_is_to_know_users_by_their_tokens_may_review_them_and_nothing_else_i
     }
 
 
+def test_wake_ups_by_tokens_imply_that_these_are_reviewed() -> None:
+    assert granted(settings={"http": {"wake": True}}) == granted(rbac={"tokens": True})
+    assert granted(settings={"http": {"wake": False}}) == granted()
+
+
 def test_the_lease_is_in_the_namespace_of_the_release() -> None:
     assert granted("lease") == {
         Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")

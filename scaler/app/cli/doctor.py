@@ -92,6 +92,7 @@ def _wanted(settings: Settings) -> DoctorSettings:
         reclaim=settings.reclaim.policy(),
         max_window=settings.evaluation.max_window,
         reconciles="reconciler" in settings.components,
+        reviews_tokens=settings.http.wake,
         namespaces=settings.kubernetes.namespaces,
     )
 

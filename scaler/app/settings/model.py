@@ -70,6 +70,11 @@ class HttpSettings(Section):
     """Host and port to listen on."""
     tls: TlsSettings | None = None
     """None: TLS is off."""
+    wake: bool = False
+    """Whether `POST /wake/NAMESPACE/NAME` resumes workloads for whoever may patch ScaledObjects there, by a bearer
+    token of the Kubernetes API. Without TLS tokens can be read on their way."""
+    token_audiences: tuple[str, ...] = ()
+    """The audiences of bearer tokens, one of which a token has to be for. Empty: those of the API server."""
 
 
 class LeaseSettings(Section):

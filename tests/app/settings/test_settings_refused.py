@@ -17,7 +17,7 @@ SETTINGS = (
     ("evaluation: {max_window: 1h}", "evaluation.max_window: unknown setting; did you mean 'maxWindow'?"),
     ("trust: {interval: 1m}", "trust.interval: unknown setting; did you mean 'collectionInterval'?"),
     ("evaluation: {maxwindow: 1h}", "evaluation.maxwindow: unknown setting; did you mean 'maxWindow'?"),
-    ("http: {port: 1}", "http.port: unknown setting; known here: address, tls"),
+    ("http: {port: 1}", "http.port: unknown setting; known here: address, tls, tokenAudiences, wake"),
     (
         "signals: [{name: a, metrics: [m], unti: ratio, unit: ratio}]",
         "signals.0.unti: unknown setting; did you mean 'unit'?",

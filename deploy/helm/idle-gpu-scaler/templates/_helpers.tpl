@@ -95,6 +95,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- mergeOverwrite (deepCopy .Values.settings) $own | toYaml -}}
 {{- end }}
 
+{{/* Not empty where workloads are woken by requests with bearer tokens. */}}
+{{- define "scaler.wakes" -}}
+{{- with .Values.settings }}{{ with .http }}{{ with .wake }}true{{ end }}{{ end }}{{ end -}}
+{{- end }}
+
 {{/* The Leases of this release, as JSON. */}}
 {{- define "scaler.leases" -}}
 {{- $name := include "scaler.fullname" . -}}
