@@ -95,7 +95,7 @@ def _entries(need: RequiredRule, verbs: list[str]) -> Iterator[Json]:
 # -------------------------------------------------------------------------------------------------------------- schema
 
 _OF_THE_CHART = {
-    *("components", "keda.scalerAddresses", "grpc.address", "grpc.tls", "http.address", "http.tls"),
+    *("components", "suspendAt", "keda.scalerAddresses", "grpc.address", "grpc.tls", "http.address", "http.tls"),
     *("kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespaces"),
     *("kubernetes.lease.name", "kubernetes.lease.namespace"),
 }

@@ -31,9 +31,15 @@ from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.suspension.suspend_at import SuspendAtController
 
 Controller: TypeAlias = (
-    AttachmentController | SuspensionController | ReclaimController | PriorityBoostController | AdmissionCheckController
+    AttachmentController
+    | SuspensionController
+    | ReclaimController
+    | PriorityBoostController
+    | AdmissionCheckController
+    | SuspendAtController
 )
 
 
@@ -84,17 +90,24 @@ class LeaderControllers:
             observe=sink.metrics.boosted_workloads.set,
         )
         self.attachment = _attachment(settings, wiring, api)
+        self.suspend_at = SuspendAtController(
+            api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)
+        )
         self._notifications = wiring.notifications(api, sink)
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
-        self._admission: tuple[Controller, ...] = () if shared.is_confined else (checks,)
+        self._others: tuple[Controller, ...] = (
+            self.attachment,
+            *(() if shared.is_confined else (checks,)),
+            *((self.suspend_at,) if settings.suspend_at else ()),
+        )
         wiring.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
 
     async def run(self) -> None:
         """Run until cancelled, and not before everything is listed."""
         await self.reflectors.wait_synced()
         async with asyncio.TaskGroup() as tasks:
-            for each in (*self._woken, *self._admission, self.attachment):
+            for each in (*self._woken, *self._others):
                 tasks.create_task(each.run(), name=each.name)
             tasks.create_task(self._notifications.run(), name=self._notifications.name)
 

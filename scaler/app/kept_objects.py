@@ -3,7 +3,7 @@
 Laws:
 
 * A pod with GPUs is kept with all of its labels, as scale selectors may choose any; one that may be found by its
-  Workload with the labels by which it is. Of annotations only that of the Workload is read.
+  Workload with the labels by which it is. Of annotations only those of the Workload and of its end are read.
 * Any other pod matters for what nodes have free, and only while it holds some of a node: without nodes, before it is
   bound and once it is over it is not kept. DaemonSets and the like are no jobs that Kueue manages, so none of their
   pods is found by its owner.
@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from msgspec.structs import replace
 
 from scaler.decision.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION
+from scaler.decision.workloads import SUSPEND_AT
 from scaler.kube.objects.core import Condition, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -27,6 +28,7 @@ from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL
 
 _READ_LABELS = frozenset({*JOB_NAME_LABELS.values(), PODSET_LABEL})
+_READ_ANNOTATIONS = (WORKLOAD_ANNOTATION, SUSPEND_AT)
 _WITHOUT_WORKLOAD = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "DaemonSet"), ("v1", "Node")})
 """Owners of pods that own no Workload."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -53,7 +55,7 @@ def _found_by(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
 
 def _pod(pod: Pod, labels: dict[str, str], owners: tuple[OwnerReference, ...]) -> Pod:
     annotations = pod.metadata.annotations
-    named = {WORKLOAD_ANNOTATION: annotations[WORKLOAD_ANNOTATION]} if WORKLOAD_ANNOTATION in annotations else {}
+    named = {key: annotations[key] for key in _READ_ANNOTATIONS if key in annotations}
     return Pod(
         metadata=replace(_metadata(pod.metadata, labels, named, owners), creation_timestamp=None),
         spec=_spec(pod.spec),

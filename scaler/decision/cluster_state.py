@@ -18,6 +18,7 @@ from scaler.decision.workloads import (
     KEEP_FOR,
     KEEP_UNTIL,
     POLICY_LABEL,
+    SUSPEND_AT,
     WAKE_ANNOTATION,
     grant_of,
     group_of,
@@ -143,7 +144,17 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
         if gpus.of_pod(pod.spec):
             yield from ((pod.metadata.namespace, *each) for each in pod.metadata.labels.items() if is_indexed(each[0]))
 
-    return {"workload": by_workload, "owner": by_owner, "job": by_job, "gpus": with_gpus, "label": by_label}
+    def told(pod: Pod) -> Iterable[Hashable]:
+        return [True] if SUSPEND_AT in pod.metadata.annotations else ()
+
+    return {
+        "workload": by_workload,
+        "owner": by_owner,
+        "job": by_job,
+        "gpus": with_gpus,
+        "label": by_label,
+        SUSPEND_AT: told,
+    }
 
 
 _OF_ONE_POD = frozenset(

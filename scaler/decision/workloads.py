@@ -42,6 +42,8 @@ ASKED_BY = "idlegpu.io/asked-by"
 """Who has set the annotations above, as the verbs write it. It is a claim: anybody who may set them may set it."""
 HISTORY_ANNOTATION = "idlegpu.io/history"
 """On a ScaledObject whose target has no status of ours: the states that it was in. Written by the leader. JSON."""
+SUSPEND_AT = "idlegpu.io/suspend-at"
+"""On a pod that asks for it by having it, empty: when its workload is going to be suspended. Written by the leader."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 _NO = frozenset({"", "false", "no", "0"})

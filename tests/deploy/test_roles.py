@@ -8,7 +8,7 @@ import pytest
 from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 from scaler.app.settings.model import Settings
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
-from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RuleUser, attributes_of
+from scaler.reporting.doctor.permissions import CONFINED, OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of
 
 TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET})
 """What the chart's default values name as kinds that are scaled."""
@@ -63,16 +63,26 @@ def needed(*parts: RuleUser, namespaces: Sequence[str] = ()) -> set[Grant]:
     }
 
 
+BY_DEFAULT = frozenset(RuleUser) - OPTIONAL
+
+
 def test_what_is_granted_is_what_is_needed() -> None:
-    assert granted(rbac={"tokens": True}) == needed(*RuleUser)
-    assert granted() == needed(*frozenset(RuleUser) - {RuleUser.TOKENS})
+    assert granted(rbac={"suspendAt": True, "tokens": True}) == needed(*RuleUser)
+    assert granted() == needed(*BY_DEFAULT)
+
+
+def test_pods_may_be_patched_only_where_they_are_to_be_told_and_then_they_are() -> None:
+    assert granted(rbac={"suspendAt": True}) - granted() == {Grant("patch", "", "pods")}
+    told, others = (Settings.model_validate(settings_of({"rbac": {"suspendAt": each}})) for each in (True, False))
+    assert (told.suspend_at, others.suspend_at) == (True, False)
+    assert granted(rbac={"suspendAt": True}, mode="observe") == granted(mode="observe")
 
 
 def test_observing_is_granted_reads_only_and_who_tells_of_it_a_lease() -> None:
     observing = granted(mode="observe")
     assert {each.verb for each in observing - granted("lease")} <= READS
     assert observing == granted("observe") | granted("lease")
-    assert needed(RuleUser.SCALER, RuleUser.PLANS) <= observing < needed(*RuleUser)
+    assert needed(RuleUser.SCALER, RuleUser.PLANS) <= observing < needed(*BY_DEFAULT)
     assert not [each for each in granted("observe") if each.resource in ("secrets", "configmaps", "leases")]
 
 
@@ -86,7 +96,7 @@ def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
 @pytest.mark.parametrize("namespaces", [["team-a"], ["team-a", "team-b"]], ids=len)
 def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
     confined = granted(namespaces=namespaces, mode=mode)
-    parts = CONFINED - {RuleUser.TOKENS} if mode == "enforce" else [RuleUser.SCALER]
+    parts = CONFINED & BY_DEFAULT if mode == "enforce" else [RuleUser.SCALER]
     switched = {each for each in needed(RuleUser.SWITCHES, namespaces=namespaces) if each.verb in READS}
     assert confined == needed(*parts, namespaces=namespaces) | switched
     assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}

@@ -27,6 +27,7 @@ from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser, 
 from scaler.reporting.doctor.diagnosis import diagnose
 from scaler.reporting.doctor.facts import DoctorSettings
 from scaler.reporting.doctor.findings import Finding, Severity, Unread, counts
+from scaler.reporting.doctor.permissions import RuleUser
 from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import TriggerAuthenticationReader
 from scaler.reporting.metrics import Metrics
@@ -92,9 +93,14 @@ def _wanted(settings: Settings) -> DoctorSettings:
         reclaim=settings.reclaim.policy(),
         max_window=settings.evaluation.max_window,
         reconciles="reconciler" in settings.components,
-        reviews_tokens=settings.http.wake,
+        optional=_optional(settings),
         namespaces=settings.kubernetes.namespaces,
     )
+
+
+def _optional(settings: Settings) -> frozenset[RuleUser]:
+    used = {RuleUser.TOKENS: settings.http.wake, RuleUser.SUSPEND_AT: settings.suspend_at}
+    return frozenset(part for part, is_on in used.items() if is_on)
 
 
 def _lease_namespace(settings: Settings, subject: ReviewedUser) -> str:

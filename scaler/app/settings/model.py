@@ -367,6 +367,9 @@ class Settings(Section):
     wake: tuple[WakeSettings, ...] = ()
     """Wake queries of the operator; they need `prometheus.url`."""
     keda: KedaSettings = KedaSettings()
+    suspend_at: bool = False
+    """Whether annotation `idlegpu.io/suspend-at` of pods that have it is written, for trainers that save their state
+    before they are suspended. It needs the permission to patch pods."""
     notifications: NotificationSettings = NotificationSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()

@@ -207,11 +207,8 @@ class ClusterReader:
 
     async def _reviews(self, found: DoctorInputs, subject: ReviewedUser) -> Reviews:
         """Each question is asked once, however many rules it is of."""
-        rules = required_rules(
-            reconciles=found.wanted.reconciles,
-            is_confined=bool(self._namespaces),
-            reviews_tokens=found.wanted.reviews_tokens,
-        )
+        wanted, is_confined = found.wanted, bool(self._namespaces)
+        rules = required_rules(reconciles=wanted.reconciles, is_confined=is_confined, optional=wanted.optional)
         targets, namespaces = await self._targets(found), self._namespaces
         asked = [(rule, attributes_of(rule, targets=targets, namespaces=namespaces, **self._lease)) for rule in rules]
         each_once = [*{attributes: None for _, of_rule in asked for attributes in of_rule}]

@@ -51,7 +51,7 @@ def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
 
 
 def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
-    found = {RuleUser.SCALER, RuleUser.RECONCILER}
+    found = {RuleUser.SCALER, RuleUser.RECONCILER, *facts.wanted.optional}
     if any(switch_of(each.spec.job_ref) is not None for each in facts.of(ScalableWorkload)):
         found.add(RuleUser.SWITCHES)
     if facts.wanted.reclaim.pressure:
@@ -60,6 +60,4 @@ def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
         found.add(RuleUser.CHECKS)
     if requests_nodes(facts):
         found.add(RuleUser.PROVISIONING)
-    if facts.wanted.reviews_tokens:
-        found.add(RuleUser.TOKENS)
     return frozenset(found)

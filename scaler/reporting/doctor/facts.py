@@ -18,7 +18,7 @@ from scaler.kube.objects.resources import Resource
 from scaler.reclaim.planner import ReclaimConfig
 from scaler.reporting.doctor.api_resources import Served
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
-from scaler.reporting.doctor.permissions import Reviews
+from scaler.reporting.doctor.permissions import Reviews, RuleUser
 from scaler.reporting.doctor.signals import SourceSeries
 
 T = TypeVar("T")
@@ -48,8 +48,8 @@ class DoctorSettings:
     max_window: timedelta = timedelta(hours=24)
     reconciles: bool = True
     """Whether anything is to be written: with `components: [scaler]`, as in mode observe, nothing is."""
-    reviews_tokens: bool = False
-    """Whether users are known by their bearer tokens."""
+    optional: frozenset[RuleUser] = frozenset()
+    """Of what is off by default, what is on."""
     namespaces: tuple[str, ...] = ()
     """The only ones that are watched; empty: all are."""
 

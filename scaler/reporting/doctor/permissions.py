@@ -22,6 +22,7 @@ class RuleUser(StrEnum):
     POLICIES = "IdlePolicies"
     CLUSTER_POLICIES = "ClusterIdlePolicies"
     SWITCHES = "Notebooks and InferenceServices"
+    SUSPEND_AT = "suspend-at of pods"
     PLANS = "plans"
     CHECKS = "AdmissionChecks"
     PROVISIONING = "provisioning"
@@ -90,6 +91,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     RequiredRule(
         part=RuleUser.SWITCHES, verbs=("list", "watch", "patch"), on=_on(kinds.NOTEBOOK, kinds.INFERENCE_SERVICE)
     ),
+    RequiredRule(part=RuleUser.SUSPEND_AT, verbs=("patch",), on=_on(kinds.POD)),
     RequiredRule(
         part=RuleUser.PLANS,
         verbs=("list", "watch"),
@@ -120,16 +122,21 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
 )
 
 
-CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES, RuleUser.TOKENS})
+OPTIONAL = frozenset({RuleUser.TOKENS, RuleUser.SUSPEND_AT})
+"""What is off unless settings turn it on."""
+CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES, *OPTIONAL})
 """Where only some namespaces are watched: quota and nodes are not known then."""
 
 
 def required_rules(
-    *, reconciles: bool, is_confined: bool = False, reviews_tokens: bool = False
+    *, reconciles: bool, is_confined: bool = False, optional: Collection[RuleUser] = ()
 ) -> Sequence[RequiredRule]:
-    """The lines that count: processes that only answer KEDA watch what the others watch, and write nothing."""
+    """The lines that count: processes that only answer KEDA watch what the others watch, and write nothing.
+
+    `optional`: of what is optional, what is on.
+    """
     needs = [need for need in REQUIRED_RULES if need.part in CONFINED or not is_confined]
-    needs = [need for need in needs if need.part is not RuleUser.TOKENS or reviews_tokens]
+    needs = [need for need in needs if need.part not in OPTIONAL or need.part in optional]
     if reconciles:
         return needs
     watching = [replace(need, verbs=tuple(verb for verb in need.verbs if verb in ("list", "watch"))) for need in needs]

@@ -18,7 +18,7 @@ from scaler.reporting.doctor.api_resources import REQUIRED_KINDS
 from scaler.reporting.doctor.diagnosis import diagnose
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
 from scaler.reporting.doctor.findings import Severity, Topic, Unread, counts
-from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attributes_of, required_rules
+from scaler.reporting.doctor.permissions import OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of, required_rules
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL
@@ -167,7 +167,8 @@ def test_an_api_that_does_not_answer_is_one_failure_and_not_a_hundred():
 
 def reviewed(inputs, *denied, unknown=(), **more):
     asked = {"targets": frozenset({DEPLOYMENT}), "lease_namespace": "gpus", **more}
-    rules = required_rules(reconciles=True, is_confined="namespaces" in more)
+    optional = inputs.wanted.optional
+    rules = required_rules(reconciles=True, is_confined="namespaces" in more, optional=optional)
     answers = dict.fromkeys(denied, False) | dict.fromkeys(unknown, Unread("no answer"))
     reviews = [(rule, {each: answers.get(str(each), True) for each in attributes_of(rule, **asked)}) for rule in rules]
     assert answers.keys() <= {str(each) for _, of_rule in reviews for each in of_rule}
@@ -194,6 +195,7 @@ DENIED = {
     "what checks need, and there is one": ([STATUS], facts(ours(), policy()), "fail Denied"),
     "what requesting nodes needs, and none does": (["create podtemplates"], facts(ours(), policy()), "warn Denied"),
     "what requesting nodes needs": (["create podtemplates"], facts(ours(), policy(**NODES)), "fail Denied"),
+    "what telling pods needs": (["patch pods"], facts(wanted=DoctorSettings(optional=OPTIONAL)), "fail Denied"),
 }
 
 
@@ -203,12 +205,12 @@ def test_a_permission_that_is_missing_fails_where_something_needs_it(denied, inp
 
 
 def test_every_rule_has_a_finding_and_what_is_missing_is_named():
-    found = diagnose(reviewed(facts(), "list pods", unknown=["create events"]), NOW)
+    told = facts(wanted=DoctorSettings(optional=OPTIONAL))
+    found = diagnose(reviewed(told, "list pods", unknown=["create events"]), NOW)
     found = [each for each in found if each.topic is Topic.PERMISSIONS]
-    every = [rule for rule in REQUIRED_RULES if rule.part is not RuleUser.TOKENS]
-    assert len(found) == len(every)
-    of_none = diagnose(reviewed(facts(), targets=frozenset()), NOW)
-    assert sum(each.topic is Topic.PERMISSIONS for each in of_none) == len(every) - 1, "nothing is scaled"
+    assert len(found) == len(REQUIRED_RULES)
+    of_none = diagnose(reviewed(told, targets=frozenset()), NOW)
+    assert sum(each.topic is Topic.PERMISSIONS for each in of_none) == len(REQUIRED_RULES) - 1, "nothing is scaled"
     assert [each.what for each in found if each.severity is FAIL] == ["it may not list pods"]
     assert [each.what for each in found if each.severity is WARN] == ["no answer"]
 
@@ -242,8 +244,8 @@ def test_reviews_of_tokens_are_asked_about_where_users_are_known_by_their_tokens
         return [on.resource.plural for rule in rules if rule.part is RuleUser.TOKENS for on in rule.on]
 
     assert asked() == []
-    assert asked(reviews_tokens=True) == asked(reviews_tokens=True, is_confined=True)
-    assert asked(reviews_tokens=True) == ["tokenreviews", "subjectaccessreviews"]
+    assert asked(optional={RuleUser.TOKENS}) == asked(optional={RuleUser.TOKENS}, is_confined=True)
+    assert asked(optional={RuleUser.TOKENS}) == ["tokenreviews", "subjectaccessreviews"]
 
 
 def test_what_is_missing_in_one_namespace_is_named_and_a_role_there_is_enough():

@@ -88,6 +88,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   "kubernetes" $kubernetes
   "keda" (dict "scalerAddresses" (include "scaler.addresses" . | fromJsonArray))
 -}}
+{{- if .Values.rbac.suspendAt -}}
+{{- $_ := set $own "suspendAt" true -}}
+{{- end -}}
 {{- if eq .Values.mode "observe" -}}
 {{- $_ := set $own "components" (list "scaler") -}}
 {{- $_ := set $own "defaults" (dict "mode" "observe") -}}
@@ -112,7 +115,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range index (.root.Files.Get "files/permissions.yaml" | fromYaml) .role }}
 {{- $isProvided := or $values.rbac.provisioning (ne .part "provisioning") (eq $.role "observe") }}
 {{- $isSwitched := or $values.rbac.switches (ne .part "Notebooks and InferenceServices") }}
-{{- if and (or .confined (not $values.namespaces)) $isProvided $isSwitched }}
+{{- $isTold := or $values.rbac.suspendAt (ne .part "suspend-at of pods") }}
+{{- if and (or .confined (not $values.namespaces)) $isProvided $isSwitched $isTold }}
 {{- if .ofTargets }}
 {{- $suffix := ternary (printf "/%s" .subresource) "" (ne .subresource "") }}
 {{- $need := . }}

@@ -1,0 +1,138 @@
+"""When is a pod's workload suspended? Annotation `idlegpu.io/suspend-at` of pods that have it. Leader only.
+
+| the decision on the pod's workload                | the annotation                        |
+|---------------------------------------------------|---------------------------------------|
+| not known, or not made yet                        | stays as it is                        |
+| KEDA gets 0                                       | since when, once that has been written |
+| the warning stands, and a suspension is foreseen  | its time                              |
+| else: work, or nothing is foreseen                | empty                                 |
+
+Laws:
+
+* Pods opt in: one without the annotation, however empty, is never written to.
+* A pod that has ended, or is being deleted, is left alone.
+* Before quiet is noticeable nothing is written. So pauses between two bursts of work cause no writes, and each pod has
+  at most two within that time.
+
+Trainers read it from a volume of the downward API, which the kubelet keeps up to date (docs/policies.md).
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Decision, Inactive, standing_warning
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.describe import is_warning_due, prevailing
+from scaler.decision.workloads import SUSPEND_AT, instant_of
+from scaler.errors import KubeError
+from scaler.idleness.pods import TERMINAL
+from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.verdict import Unknown
+from scaler.kube.objects.core import Pod, stamp
+from scaler.kube.objects.resources import POD
+from scaler.suspension.leader_api import PatchApi
+from scaler.suspension.reconciler import is_conflict
+
+_INTERVAL = timedelta(seconds=15)
+_AT_ONCE = 8
+"""Pods that are written to at the same time: a gang has hundreds."""
+_GONE = frozenset(map(str, TERMINAL))
+
+
+def announced(known: str, decision: Decision, now: datetime) -> str:
+    """What the annotation shall say, where it says `known` now."""
+    match decision.answer:
+        case Unknown():
+            return known
+        case Inactive(reason=reason) if reason is not DecisionReason.FINISHED:
+            since = instant_of(known)
+            return known if since is not None and since <= now else stamp(now)
+    foreseen = decision.suspend_at if decision.is_noticeably_quiet and _is_warned(decision) else None
+    return "" if foreseen is None else stamp(foreseen)
+
+
+def _is_warned(decision: Decision) -> bool:
+    if decision.policy.warning is None:
+        return is_warning_due(decision)
+    return standing_warning(decision, decision.target.warned_at) is not None
+
+
+class SuspendAtController:
+    """`max_age` is how old decisions may be that are told."""
+
+    name = "suspend-at"
+
+    def __init__(
+        self,
+        api: PatchApi,
+        cluster: ClusterState,
+        decision_cache: DecisionCache,
+        *,
+        max_age: timedelta,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._api = api
+        self._cluster = cluster
+        self._decision_cache = decision_cache
+        self._max_age = max_age
+        self._clock = clock
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Tick until cancelled, at every interval: no time that is told is as near as that."""
+        await every(_INTERVAL, self.tick, self._wake, name=self.name, clock=self._clock)
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def tick(self, now: datetime) -> None:
+        """Raises: KubeError, one of those that came; the next tick writes what is left."""
+        evaluation, age = self._decision_cache.evaluation, self._decision_cache.age
+        pods = {pod.metadata.key: pod for pod in self._cluster.pods.by_index(SUSPEND_AT, True) if not _is_over(pod)}
+        if evaluation is None or age is None or age > self._max_age or not pods:
+            return
+        wanted = await _wanted(pods, evaluation, now)
+        writes = [self._write(pods[key], said) for key, said in wanted.items() if said != _known(pods[key])]
+        failures = [each for each in await asyncio.gather(*writes) if each is not None]
+        if failures:
+            raise failures[0]
+
+    async def _write(self, pod: Pod, said: str) -> KubeError | None:
+        """Why it could not be written; None where it was, or the pod is gone."""
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {SUSPEND_AT: said}}}
+        async with self._slots:
+            try:
+                await self._api.patch(POD.path(*pod.metadata.key), body)
+            except KubeError as error:
+                return None if is_conflict(error) else error
+        return None
+
+
+def _known(pod: Pod) -> str:
+    return pod.metadata.annotations[SUSPEND_AT]
+
+
+def _is_over(pod: Pod) -> bool:
+    return pod.metadata.deletion_timestamp is not None or pod.status.phase in _GONE
+
+
+async def _wanted(pods: Mapping[Key, Pod], evaluation: Evaluation, now: datetime) -> dict[Key, str]:
+    """By pod. One that belongs to no workload any more is told nothing; where its workload may be one of which
+    nothing is known, what it has been told stays."""
+    namespaces, told, doubted, turns = {namespace for namespace, _ in pods}, dict[Key, str](), set[str](), Turns()
+    for (namespace, _), entry in evaluation.entries.items():
+        await turns.give_way()
+        decision = prevailing(list(entry.triggers.values())) if namespace in namespaces else None
+        if decision is not None:
+            told |= {key: announced(_known(pods[key]), decision, now) for key in _keys(entry, pods)}
+        if namespace in namespaces and not entry.pods:
+            doubted.add(namespace)
+    return told | {key: "" for key in pods.keys() - told.keys() if key[0] not in doubted}
+
+
+def _keys(entry: EvaluatedScaledObject, pods: Collection[Key]) -> Iterator[Key]:
+    return (key for pod in entry.pods if (key := (pod.namespace, pod.name)) in pods)
