@@ -5,10 +5,12 @@ Laws:
 * No answer, a broken answer and a refusal are errors, never a user or a permission.
 * A token for other audiences than those asked for belongs to nobody, also where the API server does not know audiences.
 * Answers are kept for ANSWERS_SECONDS, so a token that is revoked counts for that long; tokens only as digests.
+* Few tokens are reviewed at a time: whoever tries many, each another one, keeps no API server busy.
 
 Source: Kubernetes, "TokenReview v1" and "SubjectAccessReview v1".
 """
 
+import asyncio
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -27,6 +29,7 @@ REVIEW_SECONDS = 5.0
 """For one review: somebody waits for the answer."""
 ANSWERS_SECONDS = 10.0
 _MOST_ANSWERS = 1000
+_AT_ONCE = 4
 _LONGEST_TOKEN = 16_384
 
 
@@ -82,6 +85,7 @@ class TokenReviews:
         self._api = api
         self._audiences = tuple(audiences)
         self._answers = _RecentAnswers[AuthenticatedUser | None](clock)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def user_of(self, token: str) -> AuthenticatedUser | None:
         """The user that the token authenticates; None where it authenticates none. Raises: KubeError."""
@@ -91,7 +95,8 @@ class TokenReviews:
         if digest in self._answers:
             return self._answers[digest]
         spec = {"token": token} | ({"audiences": list(self._audiences)} if self._audiences else {})
-        self._answers[digest] = user = self._user(await _reviewed(self._api, TOKEN_REVIEW, spec))
+        async with self._slots:
+            self._answers[digest] = user = self._user(await _reviewed(self._api, TOKEN_REVIEW, spec))
         return user
 
     def _user(self, review: "_Review") -> AuthenticatedUser | None:

@@ -67,6 +67,23 @@ async def test_a_token_is_of_the_user_that_the_api_server_authenticates(status, 
     assert api.asked == [{"token": "secret"} | ({"audiences": [*audiences]} if audiences else {})]
 
 
+async def test_however_many_tokens_are_tried_few_are_reviewed_at_a_time():
+    class Counted(ScriptedReviews):
+        under_way, most = 0, 0
+
+        async def create(self, path: str, body: Mapping[str, Any], *, within: float | None = None) -> bytes:
+            self.under_way += 1
+            self.most = max(self.most, self.under_way)
+            await asyncio.sleep(0)
+            self.under_way -= 1
+            return await super().create(path, body, within=within)
+
+    api = Counted({"user": {}})
+    tokens = TokenReviews(api)
+    assert {*await asyncio.gather(*(tokens.user_of(f"guess {n}") for n in range(40)))} == {None}
+    assert (len(api.asked), api.most) == (40, 4)
+
+
 BROKEN: Mapping[str, bytes | KubeError] = {
     "the API does not answer": KubeError("no answer in time", reason="Timeout"),
     "it refuses to review": KubeError("forbidden", status=403, reason="Forbidden"),
