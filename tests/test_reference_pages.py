@@ -80,6 +80,7 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "reclaim": f"`{policy.reclaim}`",
         "idleAfterUnderPressure": "as `idleAfter`",
         "warning": "–",
+        "requireDelivery": "`false`",
         "allowedDuring": "–",
         "wakeAt": "–",
         "suspendedAtOnce": "–",

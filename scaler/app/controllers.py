@@ -129,6 +129,7 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
         policies=IdlePolicies(wiring.transport, namespaces=settings.kubernetes.namespaces, changed=woken.set),
         jobs=wiring.jobs(changed=woken.set),
         target=wiring.trigger_target,
+        told_by=settings.notifications.told_by_messages(),
         max_age=settings.kubernetes.max_view_age,
         woken=woken,
     )

@@ -270,6 +270,7 @@ class Wiring:
                 defaults=settings.defaults.overrides(),
                 max_view_age=settings.kubernetes.max_view_age,
                 scaler_addresses=frozenset(settings.keda.scaler_addresses),
+                told_by=settings.notifications.told_by_messages(),
             ),
             cluster=self.cluster,
             scales=self.scales,

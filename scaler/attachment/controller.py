@@ -25,6 +25,7 @@ from scaler.attachment.plan import NOTED, Attached, Plan, Standing, Verb, Write,
 from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
+from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects import idlegpu
@@ -112,6 +113,8 @@ class AttachmentController:
     jobs: JobWatch
     target: TriggerTarget | None
     """None while it is not known by which address KEDA reaches this scaler."""
+    told_by: NotifyTargets = NO_TARGETS
+    """The targets by which owners are told with messages."""
     max_age: timedelta = timedelta(minutes=2)
     """How long ago the API may have been heard of."""
     clock: Clock = SYSTEM_CLOCK
@@ -153,7 +156,8 @@ class AttachmentController:
             self._wake_in("retry", _RETRY_S)
         jobs = await self.jobs.jobs(with_models=any(each.asks_for_models for each in policies))
         made, turns = Plan(), Turns()
-        for made in plan_steps(jobs, policies, attached, self.target, now):  # noqa: B007 (the last one is whole)
+        steps = plan_steps(jobs, policies, attached, self.target, now, told_by=self.told_by)
+        for made in steps:  # noqa: B007 (the last one is whole)
             await turns.give_way()
         for standing in made.standings.values():
             standing.problems += [*([] if self.target is not None else [_NO_ADDRESS]), *self.jobs.problems()]

@@ -14,7 +14,7 @@ import msgspec
 
 from scaler.attachment.policy import AttachmentPolicy, Criteria, Exclusion, Followed, Job
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, parse_metadata
-from scaler.decision.workloads import POLICY_LABEL
+from scaler.decision.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json
@@ -31,8 +31,6 @@ from scaler.quota.from_objects.queues import selector_of
 
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""
-NOTIFY_ANNOTATION = "idlegpu.io/notify"
-"""On a ScaledObject: targets of the settings that tell its owner, separated by commas."""
 _NAME_LENGTH = 54
 """KEDA's HorizontalPodAutoscaler is named `keda-hpa-` and the ScaledObject's name; a label has up to 63 characters."""
 
@@ -99,6 +97,7 @@ def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str,
         "reclaim": spec.reclaim,
         "idleAfterUnderPressure": spec.idle_after_under_pressure,
         "warning": spec.warning,
+        "requireDelivery": "" if spec.require_delivery is None else str(spec.require_delivery).lower(),
         "allowedDuring": "; ".join(map(str, spec.allowed_during)),
         "wakeAt": "; ".join(map(str, spec.wake_at)),
         "suspendedAtOnce": "" if spec.budget.at_once is None else str(spec.budget.at_once),

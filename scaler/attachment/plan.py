@@ -23,7 +23,6 @@ from typing import Any
 import msgspec
 
 from scaler.attachment.objects import (
-    NOTIFY_ANNOTATION,
     POLICY_ANNOTATION,
     TriggerTarget,
     attached_name,
@@ -35,7 +34,7 @@ from scaler.attachment.policy import AttachmentPolicy, Followed, Job, PolicyKey,
 from scaler.decision.cluster_state import ObjectLister
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Phase
-from scaler.decision.workloads import POLICY_LABEL
+from scaler.decision.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL, NotifyTargets
 from scaler.kube.objects.core import Json, ObjectMeta
 from scaler.kube.objects.idlegpu import IdlePolicyStatus, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
@@ -82,6 +81,11 @@ class Standing:
     suspended: int = 0
     conflicts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+
+    def add_problem(self, problem: str) -> None:
+        """One that is said once, of however many jobs."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def as_status(self, problem: str, generation: int) -> IdlePolicyStatus:
         problems = [*filter(None, [problem]), *sorted(self.problems)]
@@ -150,16 +154,21 @@ def plan_steps(
     attached: Attached,
     target: TriggerTarget | None,
     now: datetime,
+    *,
+    told_by: NotifyTargets = NO_TARGETS,
 ) -> Iterator[Plan]:
     """The plan, over and over, with one job more each time; the last one is whole.
 
-    Without a `target` nothing is attached, and what has been stays as it is.
+    Without a `target` nothing is attached, and what has been stays as it is. `told_by`: what tells owners by messages.
     """
     made = Plan(standings={each.key: Standing() for each in policies})
     ordered, seen = in_order(policies), set[tuple[str, str]]()
     for job in jobs:
         seen.add((job.namespace, attached_name(job)))
-        made.writes += _for_job(job, followed(job, ordered, now), attached, target, made.standings)
+        said = followed(job, ordered, now)
+        made.writes += _for_job(job, said, attached, target, made.standings)
+        if said is not None and said.attaches and _cannot_tell(said, told_by):
+            made.standings[said.policy.key].add_problem(_CANNOT_TELL)
         yield made
     existing = {(each.namespace, str(each)) for each in policies}
     for key in sorted(attached.ours() - seen):
@@ -167,6 +176,18 @@ def plan_steps(
             made.writes += _detach(key, attached)
         yield made
     yield made
+
+
+def _cannot_tell(said: Followed, told_by: NotifyTargets) -> bool:
+    """Whether owners have to be told before a suspension, and nothing does that."""
+    annotations = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
+    return said.metadata.get("requireDelivery") == "true" and not told_by.of(annotations)
+
+
+_CANNOT_TELL = (
+    "requireDelivery: no target tells owners by messages, so jobs are never suspended; name one in spec.notify, or in "
+    "notifications.defaultTargets of the settings"
+)
 
 
 def _for_job(

@@ -209,11 +209,15 @@ def next_line(
     by: str = "",
     now: datetime,
 ) -> HistoryLine | None:
-    """What is to be added to its history; None where it is in the state of its last line, or nothing is known."""
+    """What is to be added to its history; None where it is in the state of its last line, or nothing is known.
+
+    A warning that is given again is a line of its own: its owner is told of that.
+    """
     if decision is None or decision.answer.reason in OF_ALL:
         return None
     state = candidate_state(decision, target=target, warned_at=warned_at)
-    if state is None or (before is not None and before.state == state):
+    is_told = before is not None and before.state == state and not (state is _S.WARNED and _is_older(before, warned_at))
+    if state is None or is_told:
         return None
     answer, asked = decision.answer, state in _ASKED_FOR
     return HistoryLine(
@@ -223,6 +227,11 @@ def next_line(
         message=shorten(answer.message, _LONGEST_MESSAGE, placeholder=" …"),
         by=by if asked else "",
     )
+
+
+def _is_older(line: HistoryLine, warned_at: datetime | None) -> bool:
+    """A line whose time has no zone is older than anything."""
+    return warned_at is not None and (line.at.tzinfo is None or line.at < warned_at)
 
 
 _ASKED_FOR = frozenset({CandidateState.KEPT, CandidateState.EXCLUDED, CandidateState.WAKING})

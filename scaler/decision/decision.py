@@ -18,7 +18,7 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
 | idle, mode observe                               | 1 ObserveOnly                |
 | idle, outside the hours of `allowedDuring`       | 1 OutsideHours               |
-| idle, and its warning has not stood long enough  | 1 Warned                     |
+| idle, and its warning has not stood long enough, or its owner was not told of it | 1 Warned |
 | idle, reclaimed on pressure, no plan takes it    | 1 IdleNotNeeded              |
 | idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
 | idle, left to Kueue by a priority boost          | 1 PriorityLowered            |
@@ -88,7 +88,10 @@ class Decision:
         if (warning := self.policy.warning) is not None:
             # Who was not warned yet is so early that it costs no time, where that is possible.
             warned_at = _standing(self.target, self.idle_since, self.read_since) or max(due - warning, self.decided_at)
-            instants.append(warned_at + warning)
+            counted_from = _counted_from(self.policy, self.target, warned_at)
+            if counted_from is None and warned_at + warning <= self.decided_at:
+                return None  # nobody knows when its owner will have been told
+            instants.append((counted_from or warned_at) + warning)
         return _first_allowed(self.policy, max(each for each in instants if each is not None))
 
     @property
@@ -124,6 +127,8 @@ class Decision:
             return None
         if self.policy.reclaim is not Reclaim.ALWAYS and not self.target.is_plannable:
             return None
+        if self.cannot_tell:
+            return None
         due = _first_allowed(self.policy, since + self.policy.window)
         return None if due is None else max(since, due - warning)
 
@@ -144,16 +149,20 @@ class Decision:
             warm_at,
             self.noticeable_at,
             self.warning_at,
-            self._warned_long_enough_at,
+            *self._warned_long_enough_at,
             *self._activity_ends_at,
             *self._scheduled_at,
         )
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
 
     @property
-    def _warned_long_enough_at(self) -> datetime | None:
+    def _warned_long_enough_at(self) -> tuple[datetime, ...]:
+        """When the policy's time is over, counted from its warning and from when its owner was told of that."""
         standing = None if self.idle_since is None else _standing(self.target, self.idle_since, self.read_since)
-        return None if standing is None or self.policy.warning is None else standing + self.policy.warning
+        if standing is None or self.policy.warning is None:
+            return ()
+        counted_from = _counted_from(self.policy, self.target, standing) or standing
+        return standing + self.policy.warning, counted_from + self.policy.warning
 
     @property
     def _activity_ends_at(self) -> tuple[datetime, ...]:
@@ -176,7 +185,17 @@ class Decision:
     def _may_shrink(self) -> bool:
         """Whether quiet time alone makes the answer 0."""
         is_due = self.policy.reclaim is Reclaim.ALWAYS or bool(self.target.grant)
-        return is_due and self.policy.mode is EnforcementMode.ENFORCE and not self.target.demand
+        is_enforced = self.policy.mode is EnforcementMode.ENFORCE
+        return is_due and is_enforced and not self.target.demand and not self.cannot_tell
+
+    @property
+    def cannot_tell(self) -> bool:
+        """Whether it is never suspended, because its policy asks that its owner is told and nothing does that."""
+        return self.policy.require_delivery and not self.target.told_by
+
+    def if_told(self, at: datetime) -> "Decision":
+        """The same, where its owner is told of its warning at that moment and was not before."""
+        return self if self.target.told_at else replace(self, target=replace(self.target, told_at=at))
 
 
 _TELLS_TIME = frozenset({DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
@@ -218,6 +237,13 @@ def _standing(target: TargetState, idle_since: datetime, read_since: datetime | 
     """When its owner was warned; None where that was before its last work, or may have been, or never."""
     begin = idle_since if read_since is None else max(idle_since, read_since)
     return target.warned_at if target.warned_at is not None and target.warned_at >= begin else None
+
+
+def _counted_from(policy: Policy, target: TargetState, standing: datetime) -> datetime | None:
+    """From when the time of the policy's warning counts; None where its owner has yet to be told of it."""
+    if not policy.require_delivery:
+        return standing
+    return None if target.told_at is None else max(standing, target.told_at)
 
 
 def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime | None:
@@ -334,15 +360,27 @@ def _waits_for_warning(
     if policy.warning is None:
         return ""
     warning, standing = format_duration(policy.warning), since and _standing(target, since, read_since)
+    if policy.require_delivery and not target.told_by:
+        return "its owner cannot be told: it has no target of the settings' notifications that tells by messages"
     if standing is None and policy.has_budget and policy.reclaim is Reclaim.ALWAYS:
         limits = (policy.suspended_at_once, "at once"), (policy.suspended_per_period, "")
         words = " and ".join(f"{limit} {what}".rstrip() for limit, what in limits if limit is not None)
         return f"no room yet in its policy's budget, by which at most {words} are suspended"
     if standing is None:
         return f"its owner is warned {warning} before it may be suspended, and has not been yet"
-    if now < standing + policy.warning:
-        return f"its owner was warned at {standing:%Y-%m-%dT%H:%M:%SZ}, {warning} before it may be suspended"
-    return ""
+    return _waits_for_time(policy, _counted_from(policy, target, standing), standing, now, ", ".join(target.told_by))
+
+
+def _waits_for_time(
+    policy: Policy, counted_from: datetime | None, standing: datetime, now: datetime, targets: str
+) -> str:
+    if counted_from is None:
+        return f"its owner has not been told yet: the warning of {standing:%Y-%m-%dT%H:%M:%SZ} waits for {targets}"
+    warning, did = policy.warning or timedelta(0), "told" if policy.require_delivery else "warned"
+    if now >= counted_from + warning:
+        return ""
+    since = f"{counted_from:%Y-%m-%dT%H:%M:%SZ}"
+    return f"its owner was {did} at {since}, {format_duration(warning)} before it may be suspended"
 
 
 def _answer_measured(

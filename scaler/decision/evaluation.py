@@ -38,7 +38,15 @@ from scaler.decision.trigger_metadata import (
     sources_of,
 )
 from scaler.decision.wake_queries import WakeQueries
-from scaler.decision.workloads import grant_of, keep_overrides, wake_request, warned_at
+from scaler.decision.workloads import (
+    NO_TARGETS,
+    NotifyTargets,
+    grant_of,
+    keep_overrides,
+    told_at,
+    wake_request,
+    warned_at,
+)
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
@@ -89,6 +97,8 @@ class EvaluationConfig:
     max_view_age: timedelta = timedelta(minutes=3)
     scaler_addresses: frozenset[str] = frozenset()
     """`scalerAddress` values that mean this scaler; empty: all."""
+    told_by: NotifyTargets = NO_TARGETS
+    """The targets by which owners are told with messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,9 +358,20 @@ class Evaluator:
                     found = self._scaled(scaled_object, target)
         except MetadataError as error:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
-        demand = self.demands.of(scaled_object.metadata.key)
-        state = replace(found.state, demand=demand) if demand else found.state
+        state = self._told(found.state, scaled_object, target)
+        if demand := self.demands.of(scaled_object.metadata.key):
+            state = replace(state, demand=demand)
         return replace(found, state=state, annotations=(keep, *found.annotations))
+
+    def _told(
+        self, state: TargetState, scaled_object: ScaledObject, target: ScalableWorkload | Scale | Unknown
+    ) -> TargetState:
+        """With who tells its owner, and when that was done; the marks are on what has its history."""
+        told_by = self.config.told_by.of(scaled_object.metadata.annotations)
+        if not told_by:
+            return state
+        holder = target.metadata if isinstance(target, ScalableWorkload) else scaled_object.metadata
+        return replace(state, told_by=told_by, told_at=told_at(holder.annotations, state.warned_at, told_by))
 
     def _found(self, scaled_object: ScaledObject) -> ScalableWorkload | Scale | Unknown:
         namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref

@@ -150,6 +150,10 @@ class TargetState:
     """When the newest of its GPU pods' containers started running; never the creation time."""
     warned_at: datetime | None = None
     """When its owner was warned last that it will be suspended. One from before its last work counts for nothing."""
+    told_by: tuple[str, ...] = ()
+    """The targets that tell its owner by messages, each of which is accepted or not."""
+    told_at: datetime | None = None
+    """When the first of them had told its owner of that warning; None where none has."""
     wake_request: str = ""
     """What asks for a suspended target to run again, in words; empty where nothing does."""
     demand: str = ""

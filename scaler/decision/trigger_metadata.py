@@ -10,6 +10,7 @@
 | reclaim                | what takes its quota away while it is idle      | Always, OnPressure, PriorityBoost  |
 | idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
 | warning                | suspended after a warning that stood so long    | a duration above 0: 30m            |
+| requireDelivery        | and only if its owner was told of it so long    | true, false                        |
 | allowedDuring          | suspended at these hours only                   | Mon-Fri 19:00-07:00 Europe/Berlin  |
 | wakeAt                 | resumed then, if it is suspended                | Mon-Fri 08:00 Europe/Berlin        |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
@@ -237,6 +238,12 @@ def _per_period(text: str) -> PerPeriod:
     return PerPeriod(count=_number(count.strip()), period=_positive_duration(period.strip()))
 
 
+def _yes_or_no(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(f"{text!r} is unknown; write 'true' or 'false'")
+    return text == "true"
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(each.strip() for each in text.split(","))
     if not all(names):
@@ -278,6 +285,7 @@ _FIELDS = {
     "reclaim": _Field("reclaim", _one_of(Reclaim), "OnPressure"),
     "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
     "warning": _Field("warning", _positive_duration, "30m"),
+    "requireDelivery": _Field("require_delivery", _yes_or_no, "true"),
     "allowedDuring": _Field("allowed_during", parse_hours, "Mon-Fri 19:00-07:00 Europe/Berlin", _LONGEST_LIST),
     "wakeAt": _Field("wake_at", parse_day_times, "Mon-Fri 08:00 Europe/Berlin", _LONGEST_LIST),
     "suspendedAtOnce": _Field("suspended_at_once", _number, "2"),

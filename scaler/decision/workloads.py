@@ -1,4 +1,5 @@
-"""What the objects of the API say: a Kueue Workload, the grant of a plan, and the annotations of owners.
+"""What the objects of the API say: a Kueue Workload, the grant of a plan, the annotations of owners, and whether these
+were told of a warning.
 
 | annotation              | value                                         | meaning                                 |
 |-------------------------|-----------------------------------------------|-----------------------------------------|
@@ -14,7 +15,8 @@ it is younger than the suspension, so that one that was left behind does not und
 Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Finished.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -44,6 +46,10 @@ HISTORY_ANNOTATION = "idlegpu.io/history"
 """On a ScaledObject whose target has no status of ours: the states that it was in. Written by the leader. JSON."""
 SUSPEND_AT = "idlegpu.io/suspend-at"
 """On a pod that asks for it by having it, empty: when its workload is going to be suspended. Written by the leader."""
+NOTIFY_ANNOTATION = "idlegpu.io/notify"
+"""On a ScaledObject: targets of the settings that tell its owner, separated by commas."""
+MARK_PREFIX = "idlegpu.io/notified-"
+"""With the name of a target: up to which line it was told. On what has the history. Written by the leader. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 _NO = frozenset({"", "false", "no", "0"})
@@ -182,6 +188,74 @@ def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: da
 def warned_at(annotations: Mapping[str, str]) -> datetime | None:
     """None for what is no time, too: then the warning is given again."""
     return instant_of(annotations.get(WARNED_AT, "").strip())
+
+
+# ---- what owners are told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotifyTargets:
+    """Targets of the settings by which owners may be told."""
+
+    names: tuple[str, ...] = ()
+    default: tuple[str, ...] = ()
+    """Those of workloads whose policy and annotation name none."""
+
+    def of(self, annotations: Mapping[str, str]) -> tuple[str, ...]:
+        """Those that tell the owner of a ScaledObject with these annotations."""
+        named = annotations.get(NOTIFY_ANNOTATION)
+        wanted = self.default if named is None else [each.strip() for each in named.split(",")]
+        return tuple(each for each in dict.fromkeys(wanted) if each in self.names)
+
+
+NO_TARGETS = NotifyTargets()
+"""Nothing tells owners."""
+
+
+class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The newest line of its history that a target has accepted a message of, and when it has."""
+
+    at: datetime
+    state: str
+    delivered_at: datetime
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
+    """By target. One that cannot be read is none: rather told again than never."""
+    found = {}
+    for key, value in annotations.items():
+        if key.startswith(MARK_PREFIX):
+            try:
+                mark = msgspec.json.decode(value, type=Mark)
+            except UNREADABLE:
+                continue
+            if mark.at.tzinfo is not None and mark.delivered_at.tzinfo is not None:
+                found[key.removeprefix(MARK_PREFIX)] = mark
+    return found
+
+
+def told_at(annotations: Mapping[str, str], warned_at: datetime | None, targets: Collection[str]) -> datetime | None:
+    """When the first of the targets had told the owner of the warning of `warned_at`; None where none has.
+
+    A mark says so whose line is Warned and not older than the warning: one of an earlier warning is.
+    """
+    marks = marks_of(annotations) if warned_at is not None and targets else {}
+    told = (mark.delivered_at for name, mark in marks.items() if name in targets and _is_of(mark, warned_at))
+    return min(told, default=None)
+
+
+def _is_of(mark: Mark, warned_at: datetime | None) -> bool:
+    return mark.state == _WARNED and warned_at is not None and mark.at >= warned_at.replace(microsecond=0)
+
+
+_WARNED = "Warned"
+"""The state of `candidate`, which is made of decisions."""
+
+
+# ---- what owners ask for
 
 
 def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:

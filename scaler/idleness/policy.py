@@ -99,6 +99,8 @@ class Policy:
     """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
     warning: timedelta | None = None
     """How long its owner must have been warned before it may be suspended; None: a warning is no condition."""
+    require_delivery: bool = False
+    """Whether that time counts from when a message of the warning was accepted, and not without one."""
     allowed_during: tuple[Hours, ...] = ()
     """When it may be suspended; empty: at any time."""
     wake_at: tuple[DayTime, ...] = ()
@@ -154,6 +156,7 @@ class Overrides:
     reclaim: Reclaim | None = None
     idle_after_under_pressure: timedelta | None = None
     warning: timedelta | None = None
+    require_delivery: bool | None = None
     allowed_during: tuple[Hours, ...] | None = None
     wake_at: tuple[DayTime, ...] | None = None
     longest_keep: timedelta | None = None
@@ -181,8 +184,8 @@ def resolve(*layers: tuple[str, Overrides]) -> Policy:
             if known and asked and asked <= known:
                 del given[name]
         policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
-    if policy.has_budget and policy.warning is None and policy.reclaim is Reclaim.ALWAYS:
-        policy = replace(policy, warning=timedelta(0))  # by which the leader says that the budget has room
+    if policy.warning is None and (policy.require_delivery or (policy.has_budget and policy.reclaim is Reclaim.ALWAYS)):
+        policy = replace(policy, warning=timedelta(0))  # of which its owner is told, or by which its budget has room
     problem = under_pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
     return _settled(policy, problem, [source for source, _ in layers]) if problem else policy
 
@@ -223,7 +226,7 @@ def _shown(value: Any) -> str:
         case tuple() as several:
             return ("; " if isinstance(several[0], Hours | DayTime) else ", ").join(map(str, several))
         case other:
-            return str(other)
+            return str(other).lower() if isinstance(other, bool) else str(other)
 
 
 def is_any_of(name: str, patterns: Iterable[str]) -> bool:

@@ -17,10 +17,11 @@ from typing import Any, Protocol
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
+from scaler.decision.workloads import MARK_PREFIX, Mark
 from scaler.errors import KubeError
 from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.message import Details, content
-from scaler.notifications.notice import MARK_PREFIX, Mark, Notice, NotifiedWorkload, oldest_told, pending
+from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_told, pending
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
 from scaler.notifications.senders import Sender, SendError
 from scaler.notifications.workloads import NotifiedWorkloads, Source

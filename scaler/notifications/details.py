@@ -38,7 +38,7 @@ class DetailsReader:
         devices = self._devices(notice.workload.namespace, decision)
         return Details(
             idle_since=decision.idle_since,
-            suspend_at=decision.suspend_at,
+            suspend_at=decision.if_told(now).suspend_at,
             gpus=len(decision.verdict.gpus) if decision.verdict is not None else 0,
             pictures=pictures(
                 devices,

@@ -13,7 +13,8 @@ Laws:
   A restart or another leader loses nothing and repeats nothing.
 * A mark is written after delivery. A process that is killed between the two leaves a message that is sent again: with
   the ids that it had, by which its receiver can tell.
-* Lines are told in their order. One that is older than the settings allow is not told any more.
+* Lines are told in their order. One that is older than the settings allow is not told any more, but for a warning that
+  stands: with `requireDelivery` its workload runs until its owner was told.
 """
 
 import hashlib
@@ -21,43 +22,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-import msgspec
-
 from scaler.decision.candidate import CandidateState, HistoryLine
 from scaler.decision.describe import timestamp
-from scaler.kube.objects.core import UNREADABLE
-
-MARK_PREFIX = "idlegpu.io/notified-"
-"""With the name of a target: up to which line it was told. On what has the history. Written by the leader. JSON."""
+from scaler.decision.workloads import Mark
 
 _TOLD = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
 _DOWN = frozenset({CandidateState.SUSPENDED, CandidateState.SUSPENDING})
-
-
-class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The newest line that was delivered, and when it was."""
-
-    at: datetime
-    state: str
-    delivered_at: datetime
-
-    def text(self) -> str:
-        times = {"at": timestamp(self.at), "deliveredAt": timestamp(self.delivered_at)}
-        return msgspec.json.encode({**msgspec.to_builtins(self), **times}).decode()
-
-
-def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
-    """By target. One that cannot be read is none: rather told again than never."""
-    found = {}
-    for key, value in annotations.items():
-        if key.startswith(MARK_PREFIX):
-            try:
-                mark = msgspec.json.decode(value, type=Mark)
-            except UNREADABLE:
-                continue
-            if mark.at.tzinfo is not None and mark.delivered_at.tzinfo is not None:
-                found[key.removeprefix(MARK_PREFIX)] = mark
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +88,7 @@ def pending(workload: NotifiedWorkload, target: str, *, not_before: datetime) ->
     """What the target is still to be told of the workload, oldest first."""
     lines, mark = workload.lines, workload.marks.get(target)
     for number in range(_first(lines, mark), len(lines)):
-        if lines[number].at >= not_before and is_told(lines, number):
+        if is_told(lines, number) and (lines[number].at >= not_before or _stands(lines, number)):
             yield Notice(workload=workload, line=lines[number], target=target)
 
 
@@ -130,6 +100,10 @@ def _first(lines: Sequence[HistoryLine], mark: Mark | None) -> int:
         if (lines[number].at, lines[number].state) == (mark.at, mark.state):
             return number + 1
     return next((number for number, line in enumerate(lines) if line.at > mark.at), len(lines))
+
+
+def _stands(lines: Sequence[HistoryLine], number: int) -> bool:
+    return number == len(lines) - 1 and lines[number].state == CandidateState.WARNED
 
 
 def is_told(lines: Sequence[HistoryLine], number: int) -> bool:

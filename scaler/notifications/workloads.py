@@ -12,25 +12,24 @@ the default ones of the settings. Names that the settings do not have are left o
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
 import msgspec
 from msgspec.structs import replace
 
-from scaler.attachment.objects import NOTIFY_ANNOTATION
 from scaler.decision.candidate import HistoryLine
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import HISTORY_ANNOTATION
+from scaler.decision.workloads import HISTORY_ANNOTATION, NO_TARGETS, NotifyTargets, marks_of
 from scaler.kube.objects.core import UNREADABLE, ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.reflector import Reflector
-from scaler.notifications.notice import NotifiedWorkload, marks_of
+from scaler.notifications.notice import NotifiedWorkload
 
 OWNER = "idlegpu.io/owner"
 _LONGEST = 160
@@ -43,9 +42,8 @@ _OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
 class OwnerRules:
     labels: tuple[str, ...] = ()
     """Labels that name the owner, the first one first."""
-    targets: tuple[str, ...] = ()
-    """Every target of the settings."""
-    default_targets: tuple[str, ...] = ()
+    targets: NotifyTargets = NO_TARGETS
+    """All of them, also those that are told of states instead of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +114,7 @@ class NotifiedWorkloads:
             kind=plain(target.kind),
             target_name=plain(target.name),
             owner=self._owner(source),
-            targets=targets_of(metadata.annotations, self._rules),
+            targets=self._rules.targets.of(metadata.annotations),
             lines=tuple(_history(source)),
             marks=marks_of(source.holder.annotations),
         )
@@ -142,14 +140,6 @@ def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) ->
         if found:
             return found
     return ""
-
-
-def targets_of(annotations: Mapping[str, str], rules: OwnerRules) -> tuple[str, ...]:
-    named = annotations.get(NOTIFY_ANNOTATION)
-    if named is None:
-        return rules.default_targets
-    wanted = [each.strip() for each in named.split(",")]
-    return tuple(each for each in dict.fromkeys(wanted) if each in rules.targets)
 
 
 def _history(source: Source) -> Iterator[HistoryLine]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision.candidate import HISTORY, OF_ALL, HistoryLine, next_line
+from scaler.decision.candidate import HISTORY, OF_ALL, CandidateState, HistoryLine, next_line
 from scaler.decision.decision import Decision
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
@@ -146,7 +146,7 @@ def warned_at(
         return None if decision is not None and _may_hide_work(decision) else known
     if decision.idle_since is None:
         return None
-    if decision.policy.has_budget and decision.answer.reason in _NOT_SUSPENDED:
+    if decision.policy.has_budget and (decision.answer.reason in _NOT_SUSPENDED or decision.cannot_tell):
         return None
     if known and known >= max(decision.idle_since, decision.read_since or decision.idle_since):
         return known
@@ -185,7 +185,16 @@ def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> 
 
 def is_worth_writing(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
     """Whether a field changed that is written without delay."""
-    return any(_written(current, name) != (desired[name] or None) for name in _WORTH_A_WRITE if name in desired)
+    return _is_warned_again(current, desired) or any(
+        _written(current, name) != (desired[name] or None) for name in _WORTH_A_WRITE if name in desired
+    )
+
+
+def _is_warned_again(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
+    """Whether its owner is to be told of a warning that is given again, which changes no state."""
+    added, before = desired.get("history", [])[-1:], last_line(current.history)
+    is_same = before is not None and added and before.state == added[0]["state"] == CandidateState.WARNED
+    return bool(is_same) and before is not None and timestamp(before.at) != added[0]["at"]
 
 
 def _written(status: ScalableWorkloadStatus, name: str) -> Any:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,42 @@ async def test_nothing_is_lost_or_repeated_over_kills(cluster: SmallCluster, tmp
     accepted = notices(hook)[refused:]
     assert [each["state"] for each in accepted][:3] == ["Warned", "Suspended", "Waking"]
     assert len({each["id"] for each in accepted}) == len(accepted)
+
+
+async def test_nothing_is_suspended_before_its_owner_was_told(cluster: SmallCluster, tmp_path: Path) -> None:
+    required = {"scalerAddress": "scaler:9090", "requireDelivery": "true", **TRIGGER}
+    triggers = [{"type": "external-push", "metadata": required}]
+    await cluster.change(SCALED_OBJECT, NAME, {"spec": {"triggers": triggers}})
+    is_down, accepted_at = [True], list[float]()
+
+    def answer(_: Received) -> Reply:
+        accepted_at.extend([] if is_down[0] else [time.time()])
+        return Reply(b"", 500 if is_down[0] else 200)
+
+    with HttpStub(answer) as hook:
+        async with (
+            settings(cluster, tmp_path, hook=hook.url) as path,
+            Process(tmp_path / "log", "run", "--config", str(path)) as one,
+        ):
+            await one.listens()
+            await until(lambda: _has(hook.received))
+            await one.kill()
+            await asyncio.sleep(2)
+            await one.start()  # now idle for longer than its policy asks, and warned for longer
+            await until(lambda: _waits(cluster))
+            warned_at = (await cluster.status())["warnedAt"]
+            is_down[0] = False
+            await until(lambda: _is_in_state(cluster, "Suspending"))
+            suspending = (await cluster.status())["history"][-1]
+    assert suspending["reason"] == "GPUsIdle"
+    assert datetime.fromisoformat(suspending["at"]).timestamp() >= int(accepted_at[0]) + 2
+    assert (await cluster.status())["warnedAt"] == warned_at, "the warning of before counts"
+
+
+async def _waits(cluster: SmallCluster) -> bool:
+    status = await cluster.status()
+    is_late = "idleSince" in status and time.time() > datetime.fromisoformat(status["idleSince"]).timestamp() + 6
+    return is_late and status["reason"] == "Warned" and "waits for hook" in status["message"]
 
 
 async def test_a_change_of_the_leader_repeats_nothing(cluster: SmallCluster, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from scaler.attachment.objects import POLICY_ANNOTATION, TriggerTarget, attached
 from scaler.attachment.plan import Attached, Verb, plan_steps
 from scaler.decision.cluster_state import scalable_workload_indexes, scaled_object_indexes
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
+from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
@@ -25,9 +26,9 @@ SPEECH = replace(JOB, name="speech", uid="uid-speech", labels={"team": "speech"}
 MARK = "idlegpu.io/policy-kind"
 
 
-def plan(*given):
+def plan(*given, **more):
     """The whole one."""
-    *_, made = plan_steps(*given)
+    *_, made = plan_steps(*given, **more)
     return made
 
 
@@ -36,7 +37,7 @@ class Cluster:
 
     def __init__(self):
         self.objects, self.jobs, self.policies = {}, [JOB], [policy("a")]
-        self.keda_is_there, self.target = True, TARGET
+        self.keda_is_there, self.target, self.told_by = True, TARGET, NO_TARGETS
 
     def plan(self, now=None):
         attached = Attached(MemoryStore(scalable_workload_indexes()), MemoryStore(scaled_object_indexes()))
@@ -45,7 +46,7 @@ class Cluster:
                 attached.scalable_workloads.put(decode(ScalableWorkload, msgspec.json.encode(body)))
             else:
                 attached.scaled_objects.put(decode(ScaledObject, msgspec.json.encode(body)))
-        return plan(self.jobs, self.policies, attached, self.target, now or at())
+        return plan(self.jobs, self.policies, attached, self.target, now or at(), told_by=self.told_by)
 
     def settle(self, now=None):
         """Carries plans out until there is nothing to do; what was written, in order."""
@@ -388,3 +389,18 @@ def test_nothing_of_others_is_ever_written(cluster):
     for policies in ([policy("a")], [], [policy("a", gpus="some")]):
         cluster.policies = policies
         assert cluster.plan().writes == []
+
+
+def test_a_policy_whose_jobs_are_never_suspended_because_nothing_tells_their_owners_says_so_once(cluster):
+    cluster.jobs = [JOB, NOTEBOOK]
+    cluster.policies = [policy("a", notify=["alerts"]), cluster_policy("b", warning="10m", requireDelivery=True)]
+    cluster.settle()
+    assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["requireDelivery"] == "true"
+    _, [problem] = cluster.standing()
+    assert problem.startswith("requireDelivery: no target tells owners by messages")
+    cluster.told_by = NotifyTargets(names=("mail",), default=("mail",))
+    assert cluster.standing()[1], "alerts are no messages"
+    cluster.policies[0] = policy("a")
+    assert cluster.standing()[1] == []
+    cluster.told_by, cluster.policies[0] = NO_TARGETS, policy("a", requireDelivery=False)
+    assert cluster.standing()[1] == []

@@ -462,22 +462,22 @@ def test_while_it_is_in_demand_no_suspension_is_foreseen() -> None:
     works=st.lists(st.booleans(), min_size=150, max_size=150),
     leads=st.lists(st.booleans(), min_size=150, max_size=150),
     outage=st.tuples(st.integers(0, 149), st.integers(0, 120)),
-    window=st.integers(1, 30),
+    length=st.integers(1, 30),
     warning=st.integers(1, 40),
 )
-@example(works=[True] * 150, leads=[n < 44 for n in range(150)], outage=(44, 40), window=10, warning=20)
+@example(works=[True] * 150, leads=[n < 44 for n in range(150)], outage=(44, 40), length=10, warning=20)
 def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
-    works: list[bool], leads: list[bool], outage: tuple[int, int], window: int, warning: int
+    works: list[bool], leads: list[bool], outage: tuple[int, int], length: int, warning: int
 ) -> None:
     """Minute by minute, with leaders that come and go, and no process at all for a while. Work is rare.
 
     What is held of the samples goes back by window and warning, also after a start. Somebody leads once in that time.
     """
     known: datetime | None = None
-    given_policy = policy(idle_after=minutes(window), warm_up=timedelta(0), warning=minutes(warning))
+    given_policy = policy(idle_after=minutes(length), warm_up=timedelta(0), warning=minutes(warning))
     worked_at = [n for n, works_now in enumerate(works) if works_now and n % 45 < 3]
     warned_since: int | None = None
-    held = window + warning
+    held = length + warning
     read_since, ends = -held, sum(outage)
     for now in range(150):
         if outage[0] <= now < ends:
@@ -485,9 +485,10 @@ def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
             continue
         last = max((n for n in worked_at if max(now - held, read_since) <= n <= now), default=None)
         last_at = None if last is None else at(60 * last)
-        found = BUSY if last is not None and now - last < window else IDLE
+        found = BUSY if last is not None and now - last < length else IDLE
         target = a_target(running_since=at(-60), warned_at=known)
-        seen = verdict(found, gpu_evidence(found, last_active_at=last_at))
+        windows = {"gpu_util": window(last=at(60 * now))}
+        seen = verdict(found, gpu_evidence(found, last_active_at=last_at, windows=windows))
         decision = decide(target, seen, policy=given_policy, now=at(60 * now), read_since=at(60 * read_since))
         if isinstance(decision.answer, Inactive):
             assert warned_since is not None

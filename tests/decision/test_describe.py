@@ -225,6 +225,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("reclaim", "Always", "built-in default"),
         ("idleAfterUnderPressure", "30m", "built-in default"),
         ("warning", "-", "built-in default"),
+        ("requireDelivery", "false", "built-in default"),
         ("allowedDuring", "-", "built-in default"),
         ("wakeAt", "-", "built-in default"),
         ("suspendedAtOnce", "-", "built-in default"),

@@ -26,7 +26,8 @@ _INSTANT = r"(None|datetime\.datetime\([^()]*\))"
 NEWER = re.compile(
     r"\b(warning|allowed_during|wake_at|longest_keep|keeps_per_week|keep_users|suspended_(at_once|per_period))="
     r"(None|\(\)), "
-    rf"|warned_at={_INSTANT}, (?=wake_request=)"
+    rf"|warned_at={_INSTANT}, told_by=\(\), told_at=None, (?=wake_request=)"
+    r"|\brequire_delivery=False, "
     rf"|, (read_since|exclude_until|last_activity|suspended_at)={_INSTANT}"
 )
 """Fields that there were not when it was recorded."""

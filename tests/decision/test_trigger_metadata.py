@@ -124,6 +124,7 @@ def test_a_misspelt_key_is_refused_with_the_right_one(key: str, meant: str) -> N
         ("idleAfterUnderPressure", "5", "'5' is not a duration; write '5s'"),
         ("allowedDuring", "at night", "'at night' are no hours; write for example 'Mon-Fri 19:00-07:00 Europe/Berlin'"),
         ("wakeAt", "8", "'8' is no time of day; write for example 'Mon-Fri 08:00 Europe/Berlin'"),
+        ("requireDelivery", "yes", "'yes' is unknown; write 'true' or 'false'"),
         ("keepsPerWeek", "few", "'few' is not a number up to 99; write for example '3'"),
         ("keepUsers", "anna,", "'anna,' has an empty name; write for example '*@example.com, alice'"),
         ("suspendedPerPeriod", "5", "'5' is not a number in a period; write for example '5 per 24h'"),

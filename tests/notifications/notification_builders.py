@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from builders import NOON
 
 from scaler.decision.candidate import HistoryLine
-from scaler.notifications.notice import Mark, Notice, NotifiedWorkload
+from scaler.decision.workloads import Mark
+from scaler.notifications.notice import Notice, NotifiedWorkload
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import Content, SendError
 

@@ -6,7 +6,8 @@ import pytest
 from builders import NOON
 from notifications.notification_builders import TARGET, lines, told, workload
 
-from scaler.notifications.notice import MARK_PREFIX, Mark, Notice, is_told, marks_of, message_id, pending
+from scaler.decision.workloads import MARK_PREFIX, Mark, marks_of
+from scaler.notifications.notice import Notice, is_told, message_id, pending
 
 LONG_AGO = NOON - timedelta(days=1)
 
@@ -58,6 +59,13 @@ def test_old_lines_are_not_told() -> None:
     one = workload(("Warned", 0), ("Suspended", 60))
     found = pending(one, TARGET, not_before=NOON + timedelta(seconds=30))
     assert [each.line.state for each in found] == ["Suspended"]
+
+
+def test_a_warning_that_stands_is_told_however_old_it_is() -> None:
+    one = workload(("Busy", -3600), ("Warned", 0))
+    assert [each.line.state for each in pending(one, TARGET, not_before=NOON + timedelta(hours=6))] == ["Warned"]
+    over = workload(("Warned", 0), ("Busy", 60))
+    assert not [*pending(over, TARGET, not_before=NOON + timedelta(hours=6))]
 
 
 def test_marks_survive_the_api_and_what_cannot_be_read_is_none() -> None:

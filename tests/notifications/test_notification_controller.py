@@ -11,17 +11,17 @@ from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 from virtual_clock import VirtualClock
 
-from scaler.attachment.objects import NOTIFY_ANNOTATION as NOTIFY
 from scaler.decision.describe import timestamp
+from scaler.decision.workloads import MARK_PREFIX, NotifyTargets
+from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
-from scaler.notifications.notice import MARK_PREFIX
 from scaler.notifications.senders import Content, SendError
 from scaler.notifications.workloads import OWNER, NotifiedWorkloads, OwnerRules
 from scaler.suspension.leader_api import LeaderApi, PatchApi
 
-RULES = OwnerRules(labels=("team",), targets=(TARGET,), default_targets=(TARGET,))
+RULES = OwnerRules(labels=("team",), targets=NotifyTargets(names=(TARGET,), default=(TARGET,)))
 TRIGGER = {"idleAfter": "1s"}
 
 
@@ -178,11 +178,20 @@ async def test_a_failure_is_told_later_with_what_happened_since(cluster: SmallCl
 async def test_what_is_too_old_is_given_up_and_counted(cluster: SmallCluster) -> None:
     async with replica(cluster) as one:
         ours = Leader(one, Receiver(failures=[SendError("down")] * 99))
-        await enters(cluster, ("Warned", 0))
+        await enters(cluster, ("Suspended", 0))
         await ours.ticks(60)
         await ours.ticks(6 * 3600 + 1)
         assert ours.observer.outcomes == ["failed", "expired"]
         assert ours.observer.age == timedelta(0)
+
+
+async def test_a_warning_that_stands_is_told_as_soon_as_that_is_possible_again(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver(failures=[SendError("down")]))
+        await enters(cluster, ("Warned", 0))
+        await ours.ticks(60)
+        await ours.ticks(9 * 3600)
+        assert ours.receiver.states == [["Warned"]]
 
 
 async def test_a_mark_that_cannot_be_written_is_written_later(cluster: SmallCluster) -> None:

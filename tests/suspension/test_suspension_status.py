@@ -355,3 +355,16 @@ def test_before_the_first_evaluation_the_last_decision_stays_in_the_status() -> 
     found = desired_status(scalable, state, observed(), None, is_evaluated=False, now=NOON)
     assert not {"verdict", "reason", "message", "evidence", "idleSince", "suspendAt"} & set(found)
     assert not is_worth_writing(status_as_written(settled()), found)
+
+
+def test_a_warning_that_is_given_again_is_written_although_it_changes_no_field() -> None:
+    """As a process of before may have left it: warned anew, and its owner told of the warning before only."""
+    warned = quiet_for(minutes(26))
+    first = status(workload=observed(), of=warned)
+    assert first["history"][-1]["state"] == "Warned"
+    told = [{"at": "2026-12-01T11:00:00Z", "state": "Warned"}]
+    scalable = scalable_workload(**(first | {"history": told}))
+    again = desired_status(scalable, state_of(situation(observed())), observed(), warned, now=at(60))
+    assert again["warnedAt"] == first["warnedAt"]
+    assert is_worth_writing(scalable.status, again)
+    assert not is_worth_writing(status_as_written(again), again)

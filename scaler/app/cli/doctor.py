@@ -95,6 +95,7 @@ def _wanted(settings: Settings) -> DoctorSettings:
         reconciles="reconciler" in settings.components,
         optional=_optional(settings),
         namespaces=settings.kubernetes.namespaces,
+        told_by=settings.notifications.told_by_messages(),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Section
+from scaler.decision.workloads import NotifyTargets
 from scaler.idleness.hours import Weekday, read_zone
 from scaler.notifications.digest import DigestConfig
 from scaler.notifications.schedule import DeliveryLimits
@@ -154,5 +155,12 @@ class NotificationSettings(Section):
         )
 
     def owner_rules(self) -> OwnerRules:
-        names = tuple(each.name for each in self.targets)
-        return OwnerRules(labels=self.owner_labels, targets=names, default_targets=self.default_targets)
+        return OwnerRules(labels=self.owner_labels, targets=self._notify_targets(*TargetKind))
+
+    def told_by_messages(self) -> NotifyTargets:
+        """Without Alertmanager: it does not say whether it tells anybody, and silences what it is told to."""
+        return self._notify_targets(*(each for each in TargetKind if each is not TargetKind.ALERTMANAGER))
+
+    def _notify_targets(self, *kinds: TargetKind) -> NotifyTargets:
+        names = tuple(each.name for each in self.targets if each.kind in kinds)
+        return NotifyTargets(names=names, default=self.default_targets)

@@ -209,6 +209,7 @@ class IdlePolicySpec(Struct, frozen=True):
     reclaim: str = ""
     idle_after_under_pressure: str = ""
     warning: str = ""
+    require_delivery: bool | None = None
     allowed_during: tuple[WeeklyHours, ...] = ()
     wake_at: tuple[WeeklyHours, ...] = ()
     keep: KeepLimits = KeepLimits()

@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from scaler.decision.evaluation import own_triggers
 from scaler.decision.trigger_metadata import parse_metadata
+from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.idleness.policy import Overrides, Policy, resolve
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
@@ -52,6 +53,8 @@ class DoctorSettings:
     """Of what is off by default, what is on."""
     namespaces: tuple[str, ...] = ()
     """The only ones that are watched; empty: all are."""
+    told_by: NotifyTargets = NO_TARGETS
+    """The targets by which owners are told with messages."""
 
     def policy_of(self, trigger: Trigger) -> Policy:
         """That of the trigger, with the operator's defaults. Raises: MetadataError."""

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from scaler.decision.workloads import NotifyTargets
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service
@@ -611,6 +612,13 @@ def test_settings_decide_where_metadata_is_silent():
     for wanted, check in ((pressed, "SlowerThanGrants"), (off, "PressureOff"), (confined, "NoPlans")):
         inputs = facts(scaled_object(), scalable(), service(), wanted=wanted)
         assert problems(inputs, Topic.SCALED_OBJECTS) == f"warn {check}"
+
+
+def test_a_workload_whose_owner_has_to_be_told_and_cannot_be_is_reported():
+    required = scaled_object(metadata={"requireDelivery": "true"})
+    told = DoctorSettings(told_by=NotifyTargets(names=("mail",), default=("mail",)))
+    for wanted, expected in ((DoctorSettings(), "warn OwnerNotTold"), (told, "")):
+        assert problems(facts(required, scalable(), service(), wanted=wanted), Topic.SCALED_OBJECTS) == expected
 
 
 ADDRESSES = {
