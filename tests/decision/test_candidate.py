@@ -244,7 +244,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
     def a_suspension_follows_a_warning_in_its_history(self) -> None:
         states = [msgspec.json.decode(each)["state"] for each in self.scalable.status.history]
         assert len(states) <= HISTORY
-        assert all(one != two for one, two in pairwise(states))
+        assert all(one != two or one == CandidateState.WARNED for one, two in pairwise(states)), "only warnings repeat"
         # What lies before may have been cut off.
         for n, state in enumerate(states):
             if state == S.SUSPENDING and len(states) < HISTORY:
