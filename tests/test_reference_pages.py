@@ -83,6 +83,7 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "requireDelivery": "`false`",
         "allowedDuring": "–",
         "wakeAt": "–",
+        "wake": f"`{policy.wake}`",
         "suspendedAtOnce": "–",
         "suspendedPerPeriod": "–",
         "longestKeep": "–",

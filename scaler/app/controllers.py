@@ -25,6 +25,8 @@ from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.reclaim.controller import ReclaimController
+from scaler.reclaim.wake_controller import WakeController
+from scaler.reclaim.wake_planner import WakePlanner
 from scaler.reclaim.writer import PlanWriter
 from scaler.reporting.metric_declarations import set_series
 from scaler.suspension.boost_controller import PriorityBoostController
@@ -37,6 +39,7 @@ Controller: TypeAlias = (
     AttachmentController
     | SuspensionController
     | ReclaimController
+    | WakeController
     | PriorityBoostController
     | AdmissionCheckController
     | SuspendAtController
@@ -96,9 +99,10 @@ class LeaderControllers:
         self._notifications = wiring.notifications(api, sink)
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
         """Those that act on evaluations."""
+        when_free = WakeController(WakePlanner(wiring.planner), api)
         self._others: tuple[Controller, ...] = (
             self.attachment,
-            *(() if shared.is_confined else (checks,)),
+            *(() if shared.is_confined else (checks, when_free)),
             *((self.suspend_at,) if settings.suspend_at else ()),
         )
         wiring.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)

@@ -23,7 +23,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from scaler.idleness.durations import parse_duration
-from scaler.idleness.policy import is_any_of, under_pressure_problem
+from scaler.idleness.policy import Reclaim, WakeRule, is_any_of, under_pressure_problem, wake_problem
 from scaler.kube.scheduling import Selector
 
 DEFAULT_MODE = "observe"
@@ -203,20 +203,25 @@ def _completed(policy: AttachmentPolicy, farther: AttachmentPolicy | None) -> Fo
         if each is not None:
             metadata |= each.metadata
             sources |= dict.fromkeys(each.metadata, str(each))
-    if problem := _problem_of(metadata):
-        if sources["idleAfterUnderPressure"] == str(policy):
-            return _observed(policy, f"idleAfterUnderPressure, with the idleAfter of {farther}: {problem}")
-        del metadata["idleAfterUnderPressure"], sources["idleAfterUnderPressure"]  # its own idleAfter is shorter
+    for key, other, problem in _problems_of(metadata):
+        if sources[key] == str(policy):
+            return _observed(policy, f"{key}, with the {other} of {farther}: {problem}")
+        del metadata[key], sources[key]  # the policy says otherwise by itself
     notify = policy.notify or (farther.notify if farther is not None else ())
     return Followed(policy=policy, metadata=metadata, sources=sources, notify=notify)
 
 
-def _problem_of(metadata: Mapping[str, str]) -> str:
-    """Of two values that are valid each."""
+def _problems_of(metadata: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Keys whose values, which are valid each, do not go with that of another key: both keys, and what is wrong."""
     idle_after, under_pressure = (metadata.get(each) for each in ("idleAfter", "idleAfterUnderPressure"))
-    if idle_after is None or under_pressure is None:
-        return ""
-    return under_pressure_problem(parse_duration(idle_after), parse_duration(under_pressure))
+    wake, reclaim = metadata.get("wake"), metadata.get("reclaim")
+    found = []
+    if idle_after and under_pressure:
+        problem = under_pressure_problem(parse_duration(idle_after), parse_duration(under_pressure))
+        found.append(("idleAfterUnderPressure", "idleAfter", problem))
+    if wake and reclaim:
+        found.append(("wake", "reclaim", wake_problem(WakeRule(wake), Reclaim(reclaim))))
+    return [each for each in found if each[2]]
 
 
 def _observed(policy: AttachmentPolicy, problem: str) -> Followed:

@@ -25,6 +25,7 @@ from scaler.decision.workloads import (
     observe,
     owner_key,
     wake_request,
+    when_free_request,
 )
 from scaler.idleness import pods as core
 from scaler.idleness.reasons import UnknownReason
@@ -401,16 +402,19 @@ class ClusterState:
         ]
         return min(found, key=len) if found else self.pods.by_index("gpus", namespace)
 
-    def situation(self, scalable: ScalableWorkload, *, wake: str = "", at: datetime | None = None) -> ObservedTarget:
+    def situation(
+        self, scalable: ScalableWorkload, *, wake: str = "", when_free: str = "", at: datetime | None = None
+    ) -> ObservedTarget:
         """The ScalableWorkload as observed.
 
-        `wake` is a wake-up that others request, in words; `at` is the instant at which its grant must be active,
-        None where that does not matter.
+        `wake` is a wake-up that others request, in words, and `when_free` one for when there is room; `at` is the
+        instant at which its grant must be active, None where that does not matter.
         """
         grant = grant_of(scalable)
+        annotations, where = scalable.metadata.annotations, f"ScalableWorkload {scalable.metadata.name}"
         own_wake = wake_request(
-            scalable.metadata.annotations,
-            where=f"ScalableWorkload {scalable.metadata.name}",
+            annotations,
+            where=where,
             suspended_at=scalable.status.suspended_at,
         )
         return ObservedTarget(
@@ -418,6 +422,7 @@ class ClusterState:
             **self._observed_object(scalable),
             was_bound=bool(scalable.status.workload_uid),
             wake_request=own_wake or wake,
+            when_free_request=when_free_request(annotations, where=where) or when_free,
             warned_at=scalable.status.warned_at,
             suspended_at=scalable.status.suspended_at,
             wakes_foreign=bool(own_wake),

@@ -37,7 +37,7 @@ from datetime import MAXYEAR, datetime, timedelta
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hours import first_open, following, is_open, latest, next_change
-from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
+from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Busy, Idle, Unknown, WorkloadVerdict
 
@@ -93,6 +93,14 @@ class Decision:
                 return None  # nobody knows when its owner will have been told
             instants.append((counted_from or warned_at) + warning)
         return _first_allowed(self.policy, max(each for each in instants if each is not None))
+
+    @property
+    def when_free(self) -> str:
+        """What asks for a suspended target to run again when its quota and nodes are free; empty where nothing does.
+
+        A policy does for what was suspended for being idle, not for what its owner has scaled to 0.
+        """
+        return _when_free(self.target, self.policy) if self.answer.reason is DecisionReason.SUSPENDED else ""
 
     @property
     def noticeable_at(self) -> datetime | None:
@@ -324,7 +332,26 @@ def _answer_at_zero(target: TargetState, policy: Policy, now: datetime) -> Answe
     request = target.wake_request or _schedule(target, policy, now)
     if request:
         return Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {request}")
+    if _when_free(target, policy):
+        return Inactive(reason=DecisionReason.SUSPENDED, message=f"suspended; {_AWAITS_ROOM[target.is_plannable]}")
     return Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
+
+
+FOUND_IDLE = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
+"""Reasons of suspensions for being idle."""
+_AWAITS_ROOM = {
+    True: "it comes back when its quota and nodes are free and no Workload waits for them (WhenFree)",
+    False: "WhenFree is for Workloads of Kueue, whose quota is known; set annotation idlegpu.io/wake to true",
+}
+"""By whether the target is plannable."""
+
+
+def _when_free(target: TargetState, policy: Policy) -> str:
+    if target.desired_replicas or target.phase is not Phase.SUSPENDED:
+        return ""
+    is_meant = policy.wake is WakeRule.WHEN_FREE and target.suspended_because in FOUND_IDLE
+    by_policy = f"wake: WhenFree, from {policy.source_of('wake')}" if is_meant else ""
+    return target.when_free_request or by_policy
 
 
 def _schedule(target: TargetState, policy: Policy, now: datetime) -> str:

@@ -159,13 +159,19 @@ def what_next(decision: Decision, at: datetime) -> str:
         case Inactive(reason=DecisionReason.GPUS_IDLE | DecisionReason.RECLAIMED):
             return "KEDA scales it to 0 at its next poll after its cooldownPeriod."
         case Inactive():
-            wake_at = following(decision.policy.wake_at, at)
-            until = f"{timestamp(wake_at)} (wakeAt), or an earlier wake-up" if wake_at else "a wake-up"
-            return f"It stays at 0 until {until}: kubectl scale, annotation idlegpu.io/wake, or a wake query."
+            return _when_resumed(decision, at)
         case Active(reason=DecisionReason.WAKING):
             return "KEDA scales it to 1 at its next poll, or at once with an external-push trigger."
         case Active():
             return _when_suspended(decision, at)
+
+
+def _when_resumed(decision: Decision, at: datetime) -> str:
+    if decision.when_free and decision.target.is_plannable:
+        return f"It comes back when its quota and nodes are free and no Workload waits for them: {decision.when_free}."
+    wake_at = following(decision.policy.wake_at, at)
+    until = f"{timestamp(wake_at)} (wakeAt), or an earlier wake-up" if wake_at else "a wake-up"
+    return f"It stays at 0 until {until}: kubectl scale, annotation idlegpu.io/wake, or a wake query."
 
 
 def _when_suspended(decision: Decision, at: datetime) -> str:

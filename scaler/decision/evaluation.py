@@ -46,6 +46,7 @@ from scaler.decision.workloads import (
     told_at,
     wake_request,
     warned_at,
+    when_free_request,
 )
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
@@ -383,7 +384,7 @@ class Evaluator:
 
     def _scalable(self, scaled_object: ScaledObject, scalable: ScalableWorkload, at: datetime) -> ScaleTarget:
         wake = self._wake(scaled_object, scalable.status.suspended_at)
-        target = self.cluster.situation(scalable, wake=wake, at=at)
+        target = self.cluster.situation(scalable, wake=wake, when_free=self._when_free(scaled_object), at=at)
         where = f"ScalableWorkload {scalable.metadata.name}"
         keep = where, keep_overrides(scalable.metadata.annotations, where=where)
         grant = grant_of(scalable) if target.grant else None
@@ -405,6 +406,7 @@ class Evaluator:
             replicas=scale.replicas,
             pods=pods,
             wake_request=self._wake(scaled_object, None),
+            when_free_request=self._when_free(scaled_object),
             warned_at=warned_at(scaled_object.metadata.annotations),
             suspended_at=suspended_at(history_of(scaled_object.metadata.annotations)),
         )
@@ -416,6 +418,11 @@ class Evaluator:
         where = f"ScaledObject {metadata.name}"
         own = wake_request(metadata.annotations, where=where, suspended_at=suspended_at)
         return own or self.demands.of(metadata.key)
+
+    def _when_free(self, scaled_object: ScaledObject) -> str:
+        """What requests that for when there is room, in words; empty where nothing does."""
+        metadata = scaled_object.metadata
+        return when_free_request(metadata.annotations, where=f"ScaledObject {metadata.name}")
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)

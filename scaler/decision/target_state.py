@@ -86,6 +86,8 @@ class ObservedWorkload:
     """Whether it carries our annotation, written in the same patch that deactivated it."""
     suspended_at: datetime | None = None
     """When that was, as the annotation says."""
+    suspended_because: str = ""
+    """Its reason, as the annotation says."""
     eviction_reason: str = ""
     """Reason of the Evicted=True condition; empty where it is not evicted."""
     status_message: str = ""
@@ -115,6 +117,7 @@ class ObservedTarget:
     was_bound: bool = False
     """Whether a Workload was found for it before."""
     wake_request: str = ""
+    when_free_request: str = ""
     warned_at: datetime | None = None
     """When its owner was warned last that it will be suspended."""
     wakes_foreign: bool = False
@@ -156,6 +159,10 @@ class TargetState:
     """When the first of them had told its owner of that warning; None where none has."""
     wake_request: str = ""
     """What asks for a suspended target to run again, in words; empty where nothing does."""
+    when_free_request: str = ""
+    """What asks for it to run again when its quota and nodes are free, in words; the policy is not meant."""
+    suspended_because: str = ""
+    """The reason of the suspension by this scaler; empty where there is none."""
     demand: str = ""
     """What asks for it to run for as long as the demand lasts, in words. Suspending it would only wake it again."""
     grant: str = ""
@@ -184,6 +191,8 @@ def state_of(target: ObservedTarget) -> TargetState:
         running_since=running_since(target.pods),
         warned_at=target.warned_at,
         wake_request=target.wake_request or _start_of_other(target),
+        when_free_request=target.when_free_request,
+        suspended_because=target.workload.suspended_because if target.workload else "",
         grant=target.grant,
         doubt=_doubt(target, phase, message),
         is_plannable=target.workload is None or target.workload.has_quota,
@@ -325,6 +334,7 @@ def state_of_scale(
     replicas: int,
     pods: Sequence[GpuPod],
     wake_request: str = "",
+    when_free_request: str = "",
     warned_at: datetime | None = None,
     suspended_at: datetime | None = None,
 ) -> TargetState:
@@ -343,6 +353,7 @@ def state_of_scale(
         running_since=running_since(pods),
         warned_at=warned_at,
         wake_request=wake_request,
+        when_free_request=when_free_request,
         is_plannable=False,
         suspended_at=suspended_at,
     )

@@ -13,6 +13,7 @@
 | requireDelivery        | and only if its owner was told of it so long    | true, false                        |
 | allowedDuring          | suspended at these hours only                   | Mon-Fri 19:00-07:00 Europe/Berlin  |
 | wakeAt                 | resumed then, if it is suspended                | Mon-Fri 08:00 Europe/Berlin        |
+| wake                   | when it comes back after a plan took it         | OnRequest, WhenFree                |
 | keepUntil              | answer 1 until then                             | RFC 3339: 2026-12-01T18:00:00Z     |
 | suspendedAtOnce        | so many of the policy's are suspended at once   | a number: 2                        |
 | suspendedPerPeriod     | so many of them within any such period          | 5 per 24h                          |
@@ -52,8 +53,10 @@ from scaler.idleness.policy import (
     PerPeriod,
     Policy,
     Reclaim,
+    WakeRule,
     resolve,
     under_pressure_problem,
+    wake_problem,
 )
 
 KEDA_KEYS = frozenset(
@@ -159,6 +162,8 @@ def _parse(items: frozenset[tuple[str, str]]) -> Overrides:
             problems.append(f"trigger metadata {_clipped(key)}: {problem}")
     if too_long := under_pressure_problem(given.get("idle_after"), given.get("idle_after_under_pressure")):
         problems.append(f"trigger metadata 'idleAfterUnderPressure': {too_long}")
+    if back_at_once := wake_problem(given.get("wake"), given.get("reclaim")):
+        problems.append(f"trigger metadata 'wake': {back_at_once}")
     if problems:
         raise MetadataError(" | ".join(problems))
     return Overrides(**given)
@@ -288,6 +293,7 @@ _FIELDS = {
     "requireDelivery": _Field("require_delivery", _yes_or_no, "true"),
     "allowedDuring": _Field("allowed_during", parse_hours, "Mon-Fri 19:00-07:00 Europe/Berlin", _LONGEST_LIST),
     "wakeAt": _Field("wake_at", parse_day_times, "Mon-Fri 08:00 Europe/Berlin", _LONGEST_LIST),
+    "wake": _Field("wake", _one_of(WakeRule), "WhenFree"),
     "suspendedAtOnce": _Field("suspended_at_once", _number, "2"),
     "suspendedPerPeriod": _Field("suspended_per_period", _per_period, "5 per 24h"),
     "longestKeep": _Field("longest_keep", _positive_duration, "8h"),
@@ -303,8 +309,8 @@ _KEY_BY_LETTERS = {key.lower(): key for key in _FIELDS}
 _UNMISTAKABLE = tuple(letters for letters in _KEY_BY_LETTERS if len(letters) > 4)
 """Long enough that a key which begins so, like `idleAfterSeconds`, can only be meant for us."""
 
-_OTHER_WORDS = frozenset({"claim", "claims", "code", "cpus", "model", "models", "node", "tpus"})
-"""Words that other tools use and that merely look like `mode`, `gpus` and `reclaim`."""
+_OTHER_WORDS = frozenset({"claim", "claims", "code", "cpus", "make", "model", "models", "node", "take", "tpus"})
+"""Words that other tools use and that merely look like `mode`, `gpus`, `reclaim` and `wake`."""
 
 _SIMILAR_ENOUGH = 0.75
 """difflib's ratio: one wrong letter in `mode`, or two swapped, is still `mode`; `keepalive` is not `keepUntil`."""

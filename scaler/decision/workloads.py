@@ -4,6 +4,7 @@ were told of a warning.
 | annotation              | value                                         | meaning                                 |
 |-------------------------|-----------------------------------------------|-----------------------------------------|
 | `idlegpu.io/wake`       | `true`, or the time of the request (RFC 3339) | come back, once                         |
+| `idlegpu.io/wake`       | `WhenFree`                                    | come back, once, when nobody waits      |
 | `idlegpu.io/keep-until` | a time (RFC 3339)                             | not suspended for being idle until then |
 | `idlegpu.io/keep-for`   | a duration                                    | the same, from when the leader sees it  |
 | `idlegpu.io/exclude`    | `true`, or a time                             | not suspended at all, or until then     |
@@ -26,7 +27,7 @@ from scaler.decision.target_state import Grant, Seeks
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, parse_duration
 from scaler.idleness.policy import Overrides
-from scaler.kube.objects.core import UNREADABLE, ObjectMeta, condition, is_true
+from scaler.kube.objects.core import UNREADABLE, ObjectMeta, condition, is_true, stamp
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -52,6 +53,7 @@ MARK_PREFIX = "idlegpu.io/notified-"
 """With the name of a target: up to which line it was told. On what has the history. Written by the leader. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
+_WHEN_FREE = "whenfree"
 _NO = frozenset({"", "false", "no", "0"})
 _YES = frozenset({"true", "yes", "1"})
 
@@ -66,7 +68,7 @@ GROUP_ANNOTATION = "kueue.x-k8s.io/is-group-workload"
 def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWorkload:
     """The Workload reduced to what a suspension depends on."""
     conditions = workload.status.conditions
-    evicted = condition(conditions, "Evicted")
+    evicted, cause = condition(conditions, "Evicted"), suspended_annotation(workload.metadata)
     return target_state.ObservedWorkload(
         namespace=workload.metadata.namespace,
         name=workload.metadata.name,
@@ -77,7 +79,8 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
         quota_reserved=is_true(conditions, "QuotaReserved"),
         admitted=is_true(conditions, "Admitted"),
         suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
-        suspended_at=cause.at if (cause := suspended_annotation(workload.metadata)) is not None else None,
+        suspended_at=cause.at if cause is not None else None,
+        suspended_because=cause.reason if cause is not None else "",
         eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
         status_message=_why_not_admitted(workload),
         is_plain_pod=_is_plain_pod(workload),
@@ -175,14 +178,30 @@ def grant_of(scalable: ScalableWorkload) -> Grant | None:
 
 
 def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: datetime | None) -> str:
-    """What requests the wake-up, in words; empty where nothing does."""
+    """What requests the wake-up now, in words; empty where nothing does."""
     value = annotations.get(WAKE_ANNOTATION, "").strip()
-    if value.lower() in _NO:
+    if value.lower() in _NO or is_when_free(annotations):
         return ""
     asked_at = instant_of(value)
     if asked_at is not None and suspended_at is not None and asked_at <= suspended_at:
         return ""
     return f"annotation {WAKE_ANNOTATION} on {where}"
+
+
+def is_when_free(annotations: Mapping[str, str]) -> bool:
+    """Whether a wake-up is requested for when its quota and nodes are free."""
+    return annotations.get(WAKE_ANNOTATION, "").strip().lower() == _WHEN_FREE
+
+
+def when_free_request(annotations: Mapping[str, str], *, where: str) -> str:
+    """The same in words; empty where none is."""
+    return f"annotation {WAKE_ANNOTATION} on {where}" if is_when_free(annotations) else ""
+
+
+def wake_time(now: datetime) -> str:
+    """A wake-up that is requested now, as the annotation's value: not before now, in whole seconds, or one of the
+    second of its suspension would not count."""
+    return stamp((now + timedelta(seconds=1, microseconds=-1)).replace(microsecond=0))
 
 
 def warned_at(annotations: Mapping[str, str]) -> datetime | None:

@@ -38,6 +38,15 @@ class Reclaim(StrEnum):
     """Kueue itself: the answer is never 0, but while idle it has a negative priority boost, so that it is preempted."""
 
 
+class WakeRule(StrEnum):
+    """When a workload that was suspended for being idle comes back."""
+
+    ON_REQUEST = "OnRequest"
+    """When its owner, demand or a schedule asks for it."""
+    WHEN_FREE = "WhenFree"
+    """Also when its quota and nodes are free, and no Workload waits for them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRule:
     """The share of a workload's GPUs that must be idle before the workload is.
@@ -105,6 +114,7 @@ class Policy:
     """When it may be suspended; empty: at any time."""
     wake_at: tuple[DayTime, ...] = ()
     """When it is resumed, if it is suspended then."""
+    wake: WakeRule = WakeRule.ON_REQUEST
     longest_keep: timedelta | None = None
     """How long its owner may have it kept or excluded, from when that is asked; None: as long as its owner likes."""
     keeps_per_week: int | None = None
@@ -159,6 +169,7 @@ class Overrides:
     require_delivery: bool | None = None
     allowed_during: tuple[Hours, ...] | None = None
     wake_at: tuple[DayTime, ...] | None = None
+    wake: WakeRule | None = None
     longest_keep: timedelta | None = None
     keeps_per_week: int | None = None
     keep_users: tuple[str, ...] | None = None
@@ -174,7 +185,8 @@ class Overrides:
 def resolve(*layers: tuple[str, Overrides]) -> Policy:
     """The policy that results from the layers, given from the farthest (settings) to the nearest (annotation).
 
-    Raises: MetadataError where a layer has an `idleAfterUnderPressure` longer than the `idleAfter` it goes with.
+    Raises: MetadataError where a layer has an `idleAfterUnderPressure` longer than the `idleAfter` it goes with, and
+    where it is woken when free although time alone suspends it.
     """
     policy = Policy()
     for source, overrides in layers:
@@ -186,6 +198,10 @@ def resolve(*layers: tuple[str, Overrides]) -> Policy:
         policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
     if policy.warning is None and (policy.require_delivery or (policy.has_budget and policy.reclaim is Reclaim.ALWAYS)):
         policy = replace(policy, warning=timedelta(0))  # of which its owner is told, or by which its budget has room
+    if problem := wake_problem(policy.wake, policy.reclaim):
+        raise MetadataError(
+            f"{policy.source_of('wake')} 'wake': {problem}; reclaim is from: {policy.source_of('reclaim')}"
+        )
     problem = under_pressure_problem(policy.idle_after, policy.idle_after_under_pressure)
     return _settled(policy, problem, [source for source, _ in layers]) if problem else policy
 
@@ -196,6 +212,15 @@ def under_pressure_problem(idle_after: timedelta | None, under_pressure: timedel
         return ""
     longest = format_duration(idle_after)
     return f"{format_duration(under_pressure)} is longer than idleAfter ({longest}); write at most '{longest}'"
+
+
+def wake_problem(wake: WakeRule | None, reclaim: Reclaim | None) -> str:
+    """What is wrong with the two of them, and what to write; empty where nothing is."""
+    if wake is not WakeRule.WHEN_FREE or reclaim in (None, Reclaim.ON_PRESSURE):
+        return ""
+    return (
+        f"WhenFree needs reclaim: OnPressure, and it is {reclaim}: what is idle would be suspended and resumed for ever"
+    )
 
 
 def _settled(policy: Policy, problem: str, sources: Sequence[str]) -> Policy:

@@ -276,14 +276,18 @@ class Snapshot:
         return local.cluster_queue if local and local.stop_policy is StopPolicy.NONE else ""
 
     def _seen(self, given: QuotaWorkload) -> QuotaWorkload:
+        seen = self.as_seen(given)
+        if seen is not given:
+            self._given[given.key] = given
+        return seen
+
+    def as_seen(self, given: QuotaWorkload) -> QuotaWorkload:
+        """The Workload as it would be filed, as its flavors and queue make it."""
         if given.opaque_because:
             return given
         queue = None if given.reservation else self.cluster_queues.get(self._queues_at(given))
         flavor = topology_flavor(given, queue, self.flavors)
-        if not flavor:
-            return given
-        self._given[given.key] = given
-        return replace(given, opaque_because=f"flavor {flavor} is placed by topology")
+        return replace(given, opaque_because=f"flavor {flavor} is placed by topology") if flavor else given
 
 
 def _are_alike(one: QuotaWorkload, other: QuotaWorkload) -> bool:

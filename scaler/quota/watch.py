@@ -32,6 +32,7 @@ from scaler.kube.reflector import Absent, Denied, Disconnected, Reflecting, Refl
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import WatchTiming
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
+from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 
 _ESSENTIAL = ("ClusterQueues", "LocalQueues", "ResourceFlavors", "Workloads")
@@ -127,6 +128,10 @@ class QuotaWatch:
             return NotSynced(reason)
         self._updater.wake(self._clock())
         return self._updater.snapshot
+
+    def if_active(self, workload: Workload) -> QuotaWorkload | None:
+        """The Workload as it would wait for quota if it was active; None where it has finished."""
+        return self._updater.if_active(workload)
 
     @property
     def age_s(self) -> float:

@@ -20,7 +20,7 @@ Laws:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from http import HTTPStatus
 
 import structlog
@@ -30,8 +30,8 @@ from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.candidate import CandidateState, candidate_state
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.describe import prevailing, timestamp
-from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION
+from scaler.decision.describe import prevailing
+from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, wake_time
 from scaler.errors import KubeError, QueryError
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT
@@ -135,9 +135,7 @@ def wake_annotations(decision: Decision | None, *, by: str, now: datetime) -> Ma
     One that is about to be suspended is suspended later than that, so its request has no time.
     """
     is_at_zero = decision is None or decision.target.desired_replicas == 0
-    # Not before now: a request of the second of its suspension would not count.
-    at = (now + timedelta(seconds=1, microseconds=-1)).replace(microsecond=0)
-    return {WAKE_ANNOTATION: str(timestamp(at)) if is_at_zero else "true", ASKED_BY: by}
+    return {WAKE_ANNOTATION: wake_time(now) if is_at_zero else "true", ASKED_BY: by}
 
 
 def _failure(error: KubeError) -> web.Response:

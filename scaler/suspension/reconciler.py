@@ -22,7 +22,7 @@ import structlog
 
 from scaler.decision.candidate import STATES, CandidateState, HistoryLine, history_of, next_line
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.decision import FOUND_IDLE, Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
 from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
@@ -32,6 +32,7 @@ from scaler.decision.workloads import (
     HISTORY_ANNOTATION,
     WAKE_ANNOTATION,
     WARNED_AT,
+    is_when_free,
     observe,
     wake_request,
     warned_at,
@@ -154,7 +155,7 @@ class SuspensionReconciler:
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
         suspended_at = scalable.status.suspended_at
         return any(
-            has_wake_annotation(each.metadata, suspended_at)
+            wake_request(each.metadata.annotations, where="", suspended_at=suspended_at)
             for each in self._cluster.scaled_objects.by_index("target", target)
         )
 
@@ -455,18 +456,15 @@ _ANNOTATED = 8
 _WAKE_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
 
 
-_FOUND_IDLE = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
-
-
 def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, str]:
     """The reason and the words for a suspension: GPUs that were judged idle, or another client that scaled it to 0.
 
     The decision that KEDA acted on is either still in the DecisionCache, or was written to the status before; a
     restart in between loses nothing.
     """
-    if decision is not None and isinstance(decision.answer, Inactive) and decision.answer.reason in _FOUND_IDLE:
+    if decision is not None and isinstance(decision.answer, Inactive) and decision.answer.reason in FOUND_IDLE:
         return str(decision.answer.reason), decision.answer.message
-    if scalable.status.reason in _FOUND_IDLE:
+    if scalable.status.reason in FOUND_IDLE:
         return scalable.status.reason, scalable.status.message
     return (
         SuspensionEventReason.SCALED_TO_ZERO,
@@ -483,9 +481,10 @@ def _runs(decision: Decision) -> bool:
     return isinstance(decision.answer, Active) and decision.target.desired_replicas > 0
 
 
-def has_wake_annotation(metadata: ObjectMeta, suspended_at: datetime | None = None) -> bool:
-    """Whether a wake-up is requested; an annotation with the value `false` requests none, and stays."""
-    return bool(wake_request(metadata.annotations, where="", suspended_at=suspended_at))
+def has_wake_annotation(metadata: ObjectMeta) -> bool:
+    """Whether a wake-up is requested, for now or for when there is room; the value `false` requests none, and stays."""
+    annotations = metadata.annotations
+    return is_when_free(annotations) or bool(wake_request(annotations, where="", suspended_at=None))
 
 
 def record_on_both(

@@ -108,6 +108,33 @@ def test_hours_are_written_as_trigger_metadata():
     }
 
 
+PRESSED = {"reclaim": "OnPressure"}
+WAKES = {
+    "both of the cluster's": ({}, PRESSED | {"wake": "WhenFree"}, {"reclaim": "OnPressure", "wake": "WhenFree"}, ""),
+    "of either": ({"wake": "WhenFree"}, PRESSED, {"reclaim": "OnPressure", "wake": "WhenFree"}, ""),
+    "the cluster's is left out where time suspends": (
+        {"reclaim": "Always"},
+        PRESSED | {"wake": "WhenFree"},
+        {"reclaim": "Always"},
+        "",
+    ),
+    "its own does not go with what the cluster says": (
+        {"wake": "WhenFree"},
+        {"reclaim": "Always"},
+        {},
+        "wake, with the reclaim of ClusterIdlePolicy/b: WhenFree needs reclaim: OnPressure",
+    ),
+}
+
+
+@pytest.mark.parametrize(("own", "clusters", "metadata", "problem"), WAKES.values(), ids=WAKES.keys())
+def test_what_comes_back_when_there_is_room_is_completed_with_what_suspends(own, clusters, metadata, problem):
+    found = followed(JOB, in_order([policy("a", **own), cluster_policy("b", **clusters)]), at())
+    assert found.metadata == {"mode": "observe"} | metadata
+    assert found.problem.startswith(problem) if problem else found.problem == ""
+    assert found.sources.keys() == found.metadata.keys()
+
+
 def test_limits_of_keeps_are_written_as_trigger_metadata():
     found = policy("a", keep={"longest": "8h", "perWeek": 0, "users": ["*@example.com", "anna"]})
     assert dict(found.metadata) == {"longestKeep": "8h", "keepsPerWeek": "0", "keepUsers": "*@example.com, anna"}
@@ -159,6 +186,7 @@ def test_without_a_word_on_the_mode_it_is_observe():
         ({"selector": {"namespaces": {}}}, "spec.selector.namespaces: an IdlePolicy is about its own namespace"),
         ({"exclude": [{"labels": {"matchExpressions": [{"key": "a", "operator": "~"}]}}]}, "spec.exclude[0].labels"),
         ({"allowedDuring": [{"timeZone": "Europe/Berlim"}]}, "spec.allowedDuring: time zone 'Europe/Berlim' cannot be"),
+        ({"wake": "WhenFree", "reclaim": "Always"}, "spec.wake: WhenFree needs reclaim: OnPressure"),
         ({"wakeAt": [{"time": "24:00", "timeZone": "UTC"}]}, "spec.wakeAt: '24:00 UTC' is no time of day"),
         ({"idleAfter": "10m", "idleAfterUnderPressure": "20m"}, "is longer than idleAfter (10m)"),
     ],

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, needs_verdict
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
-from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim
+from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim, WakeRule
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.suspension.status import warned_at as next_warning
@@ -79,6 +79,48 @@ SUSPENDED_AT_11 = replace(ASLEEP, suspended_at=at(-3600))
 def warned(ago: float) -> TargetState:
     """So many minutes ago. It is quiet since 110 minutes ago."""
     return a_target(warned_at=NOON - minutes(ago))
+
+
+TAKEN = replace(ASLEEP, suspended_because="Reclaimed")
+WHEN_FREE: dict[str, Any] = {
+    "wake": WakeRule.WHEN_FREE,
+    "reclaim": Reclaim.ON_PRESSURE,
+    "sources": {"wake": "IdlePolicy/a"},
+}
+ASKED = replace(ASLEEP, when_free_request="annotation idlegpu.io/wake on ScaledObject x")
+ROOM: dict[str, tuple[TargetState, dict[str, Any], str]] = {
+    "a plan took it, and its policy brings it back": (TAKEN, WHEN_FREE, "wake: WhenFree, from IdlePolicy/a"),
+    "a plan took it": (TAKEN, {}, ""),
+    "its owner scaled it to 0": (replace(ASLEEP, suspended_because="ScaledToZero"), WHEN_FREE, ""),
+    "nobody knows why it is at 0": (ASLEEP, WHEN_FREE, ""),
+    "its owner asks for it": (ASKED, {}, "annotation idlegpu.io/wake on ScaledObject x"),
+    "its owner asks for it, whatever its policy says": (
+        replace(ASKED, suspended_because="Reclaimed"),
+        WHEN_FREE,
+        "annotation idlegpu.io/wake on ScaledObject x",
+    ),
+    "it is woken already": (replace(ASKED, wake_request="annotation"), {}, ""),
+    "its pods still end": (replace(TAKEN, phase=Phase.SUSPENDING), WHEN_FREE, ""),
+    "it is not known": (replace(TAKEN, doubt=DOUBT), WHEN_FREE, ""),
+    "it runs": (a_target(suspended_because="Reclaimed", when_free_request="annotation"), WHEN_FREE, ""),
+}
+
+
+@pytest.mark.parametrize(("target", "given_policy", "expected"), ROOM.values(), ids=ROOM.keys())
+def test_what_asks_for_it_to_come_back_when_there_is_room(
+    target: TargetState, given_policy: dict[str, Any], expected: str
+) -> None:
+    made = decided(target, None, **given_policy)
+    assert made.when_free == expected
+    if expected:
+        assert "it comes back when its quota and nodes are free" in made.answer.message
+
+
+def test_without_quota_there_is_no_room_to_wait_for_and_it_says_so() -> None:
+    made = decided(replace(ASKED, is_plannable=False), None)
+    assert made.answer.message == (
+        "suspended; WhenFree is for Workloads of Kueue, whose quota is known; set annotation idlegpu.io/wake to true"
+    )
 
 
 TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
@@ -140,6 +182,7 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "at 0 since its hour": (SUSPENDED_AT_11, None, wake_at("11:00"), "0 Suspended"),
     "at 0 before its hour": (SUSPENDED_AT_11, None, wake_at("12:01"), "0 Suspended"),
     "at 0, nobody knows since when": (ASLEEP, None, wake_at("12:00"), "0 Suspended"),
+    "at 0, and it comes back when there is room": (TAKEN, None, WHEN_FREE, "0 Suspended"),
     "vanished at its hour": (replace(SUSPENDED_AT_11, doubt=DOUBT), None, wake_at("12:00"), "error WorkloadMissing"),
     "idle, and no plan takes it": (a_target(), IDLE, ON_PRESSURE, "1 IdleNotNeeded"),
     "idle, and a plan takes it": (GRANTED, IDLE, ON_PRESSURE, "0 Reclaimed"),

@@ -228,6 +228,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("requireDelivery", "false", "built-in default"),
         ("allowedDuring", "-", "built-in default"),
         ("wakeAt", "-", "built-in default"),
+        ("wake", "OnRequest", "built-in default"),
         ("suspendedAtOnce", "-", "built-in default"),
         ("suspendedPerPeriod", "-", "built-in default"),
         ("longestKeep", "-", "built-in default"),
@@ -275,6 +276,13 @@ NEXT = {
     "suspended": (
         inactive(DecisionReason.SUSPENDED),
         "It stays at 0 until a wake-up: kubectl scale, annotation idlegpu.io/wake, or a wake query.",
+    ),
+    "suspended, and it comes back when there is room": (
+        replace(
+            inactive(DecisionReason.SUSPENDED),
+            target=a_target(desired_replicas=0, phase=Phase.SUSPENDED, when_free_request="annotation idlegpu.io/wake"),
+        ),
+        "It comes back when its quota and nodes are free and no Workload waits for them: annotation idlegpu.io/wake.",
     ),
     "waking": (
         active(DecisionReason.WAKING, verdict=None),

@@ -1,9 +1,11 @@
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from builders import GPUS, NOON, WorkloadJson, at
+from hypothesis import given
+from hypothesis import strategies as st
 
 from scaler.decision.target_state import ObservedWorkload
 from scaler.decision.workloads import (
@@ -16,6 +18,8 @@ from scaler.decision.workloads import (
     keep_overrides,
     observe,
     wake_request,
+    wake_time,
+    when_free_request,
 )
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides
@@ -210,6 +214,23 @@ def test_a_wake_up_names_the_annotation_that_requests_it(value: str) -> None:
 @pytest.mark.parametrize("value", ["", " ", "false", "False", "no", "0"])
 def test_a_no_is_no_wake_up(value: str) -> None:
     assert requested(value) == wake_request({"other": "true"}, where=WHERE, suspended_at=None) == ""
+
+
+@pytest.mark.parametrize("value", ["WhenFree", " whenfree "])
+def test_to_come_back_when_there_is_room_is_no_wake_up_for_now(value: str) -> None:
+    assert requested(value) == ""
+    asked = when_free_request({WAKE_ANNOTATION: value}, where=WHERE)
+    assert asked == "annotation idlegpu.io/wake on ScaledObject first-raycluster"
+    assert when_free_request({WAKE_ANNOTATION: "true"}, where=WHERE) == when_free_request({}, where=WHERE) == ""
+
+
+@given(st.integers(0, 3_000_000))
+def test_a_wake_up_of_now_is_later_than_any_suspension_before(microseconds: int) -> None:
+    now = NOON + timedelta(microseconds=microseconds)
+    before = (now - timedelta(microseconds=1)).replace(microsecond=0)
+    written = datetime.fromisoformat(wake_time(now))
+    assert now <= written < now + timedelta(seconds=1)
+    assert requested(wake_time(now), suspended_at=before)
 
 
 @pytest.mark.parametrize("value", ["2026-12-01T12:00:00Z", "2026-12-01T13:59:59+02:00", "2020-01-01T00:00:00Z"])

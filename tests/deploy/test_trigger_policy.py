@@ -68,6 +68,9 @@ GOOD: list[dict[str, str]] = [
         "keepUsers": "*@example.com, anna",
     },
     {"allowedDuring": "Mon-Fri 19:00-07:00 Europe/Berlin", "wakeAt": "07:30 UTC"},
+    {"wake": "OnRequest"},
+    {"wake": "WhenFree"},
+    {"wake": " WhenFree", "reclaim": "OnPressure "},
     {"keepUntil": "2026-12-01T18:00:00.5+01:00", "reclaim": "PriorityBoost"},
     {"enableTLS": "true", "unsafeSsl": "false", "caCert": "…", "modelName": "llama", "keepalive": "1"},
 ]
@@ -85,6 +88,8 @@ BAD: list[dict[str, str]] = [
     {"gpus": "most"},
     {"mode": "Enforce"},
     {"reclaim": "onPressure"},
+    {"wake": "whenFree"},
+    {"wake": "WhenFree", "reclaim": "Always"},
     {"keepUntil": "tomorrow"},
     {"keepUntil": "2026-12-01"},
     {"idleafter": "30m"},

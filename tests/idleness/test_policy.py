@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import MetadataError
-from scaler.idleness.policy import EnforcementMode, GpuRule, Overrides, Policy, Reclaim, Trust, describe, resolve
+from scaler.idleness.policy import (
+    EnforcementMode,
+    GpuRule,
+    Overrides,
+    Policy,
+    Reclaim,
+    Trust,
+    WakeRule,
+    describe,
+    resolve,
+)
 
 KEEP = datetime(2026, 12, 24, 18, 0, tzinfo=UTC)
 
@@ -217,3 +227,17 @@ def test_a_field_is_described_as_its_owner_would_write_it(name: str, shown: str)
 def test_staleness_is_counted_in_collection_intervals() -> None:
     assert Trust().max_age == timedelta(seconds=90), "3 × 30 s"
     assert Trust(interval=timedelta(seconds=1), max_age_intervals=5).max_age == timedelta(seconds=5)
+
+
+def test_only_what_plans_suspend_comes_back_when_there_is_room() -> None:
+    wakes, always = Overrides(wake=WakeRule.WHEN_FREE), Overrides(reclaim=Reclaim.ALWAYS)
+    pressed = Overrides(reclaim=Reclaim.ON_PRESSURE)
+    assert resolve(("settings", pressed), ("trigger metadata", wakes)).wake is WakeRule.WHEN_FREE
+    with pytest.raises(MetadataError) as refusal:
+        resolve(("settings", always), ("trigger metadata", wakes))
+    assert str(refusal.value) == (
+        "trigger metadata 'wake': WhenFree needs reclaim: OnPressure, and it is Always: what is idle would be "
+        "suspended and resumed for ever; reclaim is from: settings"
+    )
+    with pytest.raises(MetadataError, match="reclaim is from: built-in default"):
+        resolve(("IdlePolicy/a", wakes))

@@ -38,6 +38,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.placement.capacity import Capacity
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
+from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced, QuotaWatch
 from scaler.reclaim.controller import ReclaimController, ReclaimReport
@@ -135,6 +136,9 @@ class View:
 
     def look(self) -> Snapshot | NotSynced:
         return NotSynced(self.blind) if self.blind else self.filing.snapshot
+
+    def if_active(self, workload: Workload) -> QuotaWorkload | None:
+        return self.filing.if_active(workload)
 
 
 @dataclass

@@ -97,6 +97,8 @@ def _standing(admission: Json) -> Iterator[RenderableType]:
     yield Text.assemble(
         (f"{admission['namespace']}/{admission['name']}", "bold"), f"{job}  ", (admission["state"], "bold"), since
     )
+    if why := admission.get("staysSuspended"):
+        yield Text(f"stays suspended: {why}")
     yield labelled_rows([row for check in admission["admissionChecks"] for row in check_rows(check)], indent=2)
 
 

@@ -265,7 +265,15 @@ def keep(
 
 
 @app.command()
-def wake(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+def wake(
+    name: Workload,
+    when_free: Annotated[
+        bool, _option("--when-free", about="Not before its quota and nodes are free and no Workload waits for them.")
+    ] = False,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
     """Wake a suspended workload up.
 
     Sets the annotation idlegpu.io/wake of its ScaledObject, with your own permissions. It comes back once it gets its
@@ -273,7 +281,7 @@ def wake(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, c
     """
     from scaler.app.cli.request import run_wake
 
-    sys.exit(run_wake(_cluster_client(config, kubeconfig, context), name))
+    sys.exit(run_wake(_cluster_client(config, kubeconfig, context), name, when_free=when_free))
 
 
 @app.command()

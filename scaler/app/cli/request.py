@@ -21,6 +21,7 @@ from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.durations import parse_duration
+from scaler.idleness.policy import WakeRule
 from scaler.kube.discovery import Discovery
 from scaler.kube.objects.core import decode, stamp
 from scaler.kube.objects.keda import ScaledObject
@@ -39,10 +40,15 @@ def run_keep(client: ScalerClient, name: str, *, duration: str, until: str) -> i
     return 0
 
 
-def run_wake(client: ScalerClient, name: str) -> int:
+def run_wake(client: ScalerClient, name: str, *, when_free: bool) -> int:
     """Raises: ScalerError."""
-    found = _annotate(client, name, {WAKE_ANNOTATION: "true"})
-    _say(f"{_words(found)} comes back as soon as it gets its quota.")
+    found = _annotate(client, name, {WAKE_ANNOTATION: WakeRule.WHEN_FREE if when_free else "true"})
+    then = (
+        "when its quota and nodes are free and no Workload waits for them"
+        if when_free
+        else "as soon as it gets its quota"
+    )
+    _say(f"{_words(found)} comes back {then}.")
     return 0
 
 

@@ -212,6 +212,7 @@ class IdlePolicySpec(Struct, frozen=True):
     require_delivery: bool | None = None
     allowed_during: tuple[WeeklyHours, ...] = ()
     wake_at: tuple[WeeklyHours, ...] = ()
+    wake: str = ""
     keep: KeepLimits = KeepLimits()
     budget: SuspensionBudget = SuspensionBudget()
     notify: tuple[str, ...] = ()

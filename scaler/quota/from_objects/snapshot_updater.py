@@ -8,10 +8,13 @@ Laws:
 * A Workload whose backoff runs is filed again when it is over: `wake`.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from heapq import heappop, heappush
 from typing import Any
+
+from msgspec.structs import replace
 
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import ObjectMeta
@@ -90,6 +93,12 @@ class SnapshotUpdater:
             self._sleeping[key] = workload
             heappush(self._wake_ups, (requeue_at, key))
         self.snapshot.put(found)
+
+    def if_active(self, workload: Workload) -> model.QuotaWorkload | None:
+        """The Workload as it would wait for quota, or hold some, if it was active; None where it has finished."""
+        active = replace(workload, spec=replace(workload.spec, active=True))
+        found = quota_workload_of(active, boosts=self._boosts, excluded=self._excluded)
+        return None if found is None else self.snapshot.as_seen(dataclasses.replace(found, may_queue=True))
 
     def wake(self, now: datetime) -> None:
         """File the Workloads again whose backoff is over by now."""

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any
 
 from scaler.admission.planner import AdmissionPlanner
+from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Seeks
 from scaler.errors import QueryError
 from scaler.kube.objects.core import is_true
@@ -28,6 +29,7 @@ from scaler.reclaim.planner import Planner, PlanningSnapshot, Unprotected
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRequest, PlanWarning, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
+from scaler.reclaim.wake_planner import WakePlanner
 from scaler.reporting.views.admission_checks import CheckViews
 from scaler.reporting.views.non_candidates import non_candidates_in, scalable_of, why_ineligible
 from scaler.reporting.views.pending import PlannerAnswers, gang_page, pending_view, selected
@@ -82,7 +84,19 @@ class QueryService:
             observed = self._find(namespace, name)
             waiting = [each for each, _ in snapshot.waiting if each.key == "/".join(observed.metadata.key)]
             answers = await self._planner_answers(snapshot, waiting)
-            return await asyncio.to_thread(gang_page, snapshot, observed, answers)
+            shown = await asyncio.to_thread(gang_page, snapshot, observed, answers)
+            return {**shown, "staysSuspended": await self._stays_suspended(observed, snapshot.at)}
+
+    async def _stays_suspended(self, observed: KueueWorkload, at: datetime) -> str | None:
+        """Why a Workload that comes back when there is room does not yet; None for any other."""
+        cluster = self._planner.cluster
+        scalable = cluster.scaler_of(observed) if not observed.spec.active else None
+        if scalable is None:
+            return None
+        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+        plan = await WakePlanner(self._planner).plan(at)
+        keys = [each.metadata.key for each in cluster.scaled_objects.by_index("target", target)]
+        return next((plan.suspended[key] for key in keys if key in plan.suspended), None)
 
     async def plan(self, namespace: str, name: str, *, idle: Sequence[str] | None = None) -> Mapping[str, Any]:
         """What would be suspended for the gang; `idle` as in `PlanReport.what_if`. Raises: QueryError."""

@@ -52,6 +52,14 @@ async def test_a_workload_is_woken_by_the_name_of_its_job(cluster):
     assert not await annotations(cluster)
 
 
+async def test_a_workload_is_asked_to_come_back_when_there_is_room(cluster):
+    done = await command_beside("wake", f"demo/{NAME}", "--when-free", "--kubeconfig", str(cluster.kubeconfig))
+    assert done.out == (
+        f"ScalableWorkload demo/{NAME} comes back when its quota and nodes are free and no Workload waits for them.\n"
+    ), done
+    assert (await annotations(cluster))["idlegpu.io/wake"] == "WhenFree"
+
+
 async def test_a_workload_is_excluded_and_no_longer(cluster):
     flags = ("--kubeconfig", str(cluster.kubeconfig))
     done = await command_beside("exclude", f"demo/{NAME}", *flags)

@@ -1,0 +1,76 @@
+"""Wakes suspended workloads when their quota and nodes are free. Leader only.
+
+It writes what an owner would write: annotation `idlegpu.io/wake` with the time, and `idlegpu.io/asked-by`. Everything
+after that is as with any other wake-up.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+import structlog
+
+from scaler.clock import every
+from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, wake_time
+from scaler.errors import KubeError
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.reclaim.wake_planner import Key, WakePlan, WakePlanner, WakeWish
+from scaler.suspension.leader_api import PatchApi
+from scaler.suspension.reconciler import is_conflict
+
+log = structlog.get_logger(__name__)
+
+_INTERVAL = timedelta(seconds=5)
+_HEARD_WITHIN = timedelta(minutes=1)
+"""After that its own write is in the copies that it reads."""
+WHEN_FREE_SUFFIX = ", WhenFree"
+"""At the end of `asked-by`, after the policy or the owner who asked for it."""
+
+
+@dataclass
+class WakeController:
+    name: ClassVar[str] = "when free"
+    planner: WakePlanner
+    api: PatchApi
+    _woken: dict[Key, datetime] = field(default_factory=dict, init=False)
+    """What it has woken lately, by ScaledObject."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        await every(_INTERVAL, self.tick, self._wake, name=self.name)
+
+    def wake(self) -> None:
+        """An evaluation alone frees nothing: the next tick is soon enough."""
+
+    async def tick(self, now: datetime) -> WakePlan:
+        self._woken = {key: at for key, at in self._woken.items() if now - at < _HEARD_WITHIN}
+        plan = await self.planner.plan(now, self._woken.keys())
+        for wish in plan.woken:
+            try:
+                await self._write(wish, now)
+            except KubeError as error:
+                tell = log.debug if is_conflict(error) else log.warning
+                tell("workload not woken; retried", scaled_object="/".join(wish.key), error=str(error))
+                break  # those after it were found with this one counted
+        return plan
+
+    async def _write(self, wish: WakeWish, now: datetime) -> None:
+        """Raises: KubeError; 409 where the object is no more the one that was decided on."""
+        on = wish.by_owner or wish.scaled_object
+        resource = SCALABLE_WORKLOAD if isinstance(on, ScalableWorkload) else SCALED_OBJECT
+        annotations = {WAKE_ANNOTATION: wake_time(now), ASKED_BY: _asked_by(wish)}
+        body = {"metadata": {"resourceVersion": on.metadata.resource_version, "annotations": annotations}}
+        await self.api.patch(resource.path(*on.metadata.key), body)
+        self._woken[wish.key] = now
+        log.info(
+            "woken: its quota and nodes are free", scaled_object="/".join(wish.key), request=wish.decision.when_free
+        )
+
+
+def _asked_by(wish: WakeWish) -> str:
+    if (on := wish.by_owner) is not None:
+        return f"{on.metadata.annotations.get(ASKED_BY) or 'its owner'}{WHEN_FREE_SUFFIX}"
+    return f"{wish.decision.policy.source_of('wake')}{WHEN_FREE_SUFFIX}"

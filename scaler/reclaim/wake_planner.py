@@ -1,0 +1,270 @@
+"""Which suspended workloads come back because their quota and nodes are free? Reads and computes, and writes nothing.
+
+For policies with `wake: WhenFree` and owners who asked for it. The one that was suspended first comes first, and each
+that comes back is counted before the next one is looked at.
+
+Laws:
+
+* Where quota, nodes or decisions are not known, all stay suspended.
+* What was suspended less than `replanBackoff` ago stays so: its gang may not be seen yet.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from scaler.decision.cluster_state import ClusterState
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import Evaluation
+from scaler.decision.describe import prevailing
+from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.target_state import Phase
+from scaler.decision.workloads import is_when_free
+from scaler.idleness.durations import format_duration
+from scaler.idleness.reasons import DecisionReason
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.placement.capacity import Capacity
+from scaler.quota.model import FlavorResource, QuotaWorkload
+from scaler.quota.snapshot import Snapshot
+from scaler.quota.tree import Tree
+from scaler.quota.watch import NotSynced
+from scaler.quota.workload_index import SchedulingContext
+from scaler.reclaim.candidates import anti_affinity_nodes
+from scaler.reclaim.planner import Planner
+from scaler.reclaim.search.values import AntiAffinityNodes, PlanningTree
+from scaler.reclaim.search.wake_problem import UnplacedWorkload, WakeProblem, why_suspended
+
+Key = tuple[str, str]
+_NOT_SCALED = (
+    "autoscaling.keda.sh/paused",
+    "autoscaling.keda.sh/paused-replicas",
+    "autoscaling.keda.sh/paused-scale-out",
+)
+"""Annotations by which KEDA does not scale to 1, whatever the scaler answers. Source: KEDA, pause autoscaling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeWish:
+    """A suspended workload that shall come back when there is free."""
+
+    scaled_object: ScaledObject
+    scalable: ScalableWorkload
+    decision: Decision
+
+    @property
+    def key(self) -> Key:
+        """Of the ScaledObject."""
+        return self.scaled_object.metadata.key
+
+    @property
+    def suspended_at(self) -> datetime:
+        return self.decision.target.suspended_at or datetime.min.replace(tzinfo=UTC)
+
+    @property
+    def by_owner(self) -> ScalableWorkload | ScaledObject | None:
+        """The object by whose annotation its owner asks; None where its policy does."""
+        objects = (self.scaled_object, self.scalable)
+        return next((each for each in objects if is_when_free(each.metadata.annotations)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakePlan:
+    woken: Sequence[WakeWish] = ()
+    """In the order in which they are to be woken."""
+    suspended: Mapping[Key, str] = field(default_factory=dict)
+    """Why the others stay suspended, by ScaledObject."""
+
+
+@dataclass
+class WakePlanner:
+    planning: Planner
+
+    async def plan(self, now: datetime, woken: Collection[Key] = ()) -> WakePlan:
+        """`woken` are ScaledObjects whose wake-up was written and may not be seen yet."""
+        evaluation, policy = self.planning.decisions.evaluation, self.planning.policy
+        wishes = list(_wishes(evaluation, self.planning.cluster, woken)) if evaluation is not None else []
+        if not wishes or evaluation is None:
+            return WakePlan()
+        snapshot = self.planning.view.look()
+        capacity = self.planning.capacity() if policy.consider_nodes else None
+        doubt = self.planning.unjudged or next(
+            (each.reason for each in (snapshot, capacity) if isinstance(each, NotSynced)), ""
+        )
+        if doubt or isinstance(snapshot, NotSynced) or isinstance(capacity, NotSynced):
+            return WakePlan(suspended={each.key: f"it is not known what is free: {doubt}" for each in wishes})
+        free = _FreeView(self.planning, snapshot, capacity, now)
+        workloads = {each.key: free.if_active(each.scalable) for each in wishes}
+        free.look(filter(None, workloads.values()), _coming(evaluation, self.planning.cluster, woken))
+        return await self._plan(wishes, workloads, free, now)
+
+    async def _plan(
+        self,
+        wishes: Sequence[WakeWish],
+        workloads: Mapping[Key, QuotaWorkload | None],
+        free: "_FreeView",
+        now: datetime,
+    ) -> WakePlan:
+        found, suspended = list[WakeWish](), dict[Key, str]()
+        for each in sorted(wishes, key=lambda wish: (wish.suspended_at, wish.key)):
+            workload = workloads[each.key]
+            why = self._not_yet(each, now) or await free.why_suspended(workload)
+            if why or workload is None:
+                suspended[each.key] = why
+            else:
+                found.append(each)
+                free.add(workload, "comes back first")
+        return WakePlan(woken=tuple(found), suspended=suspended)
+
+    def _not_yet(self, wish: WakeWish, now: datetime) -> str:
+        rest, annotations = self.planning.policy.replan_backoff, wish.scaled_object.metadata.annotations
+        if paused := next((each for each in _NOT_SCALED if annotations.get(each)), ""):
+            return f"KEDA does not scale it: annotation {paused} of its ScaledObject"
+        if now - wish.suspended_at < rest:
+            return f"it was suspended less than {format_duration(rest)} ago"
+        return ""
+
+
+def _wishes(evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key]) -> Iterator[WakeWish]:
+    for key, entry in evaluation.entries.items():
+        decision = prevailing(list(entry.triggers.values()))
+        if decision is None or key in woken or not decision.when_free or not is_scalable_workload(entry.target):
+            continue
+        scaled_object = cluster.scaled_objects.get(*key)
+        scalable = cluster.scalable_workloads.get(key[0], entry.target.name)
+        if scaled_object is not None and scalable is not None and decision.target.is_plannable:
+            yield WakeWish(scaled_object=scaled_object, scalable=scalable, decision=decision)
+
+
+def _coming(evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key]) -> Iterator[ScalableWorkload]:
+    """What is about to be activated, whoever asked for it."""
+    for key, entry in evaluation.entries.items():
+        decision = prevailing(list(entry.triggers.values()))
+        is_coming = decision is not None and (
+            decision.answer.reason is DecisionReason.WAKING
+            or (decision.target.desired_replicas > 0 and decision.target.phase in (Phase.RESUMING, Phase.SUSPENDING))
+        )
+        if (is_coming or key in woken) and is_scalable_workload(entry.target):
+            scalable = cluster.scalable_workloads.get(key[0], entry.target.name)
+            if scalable is not None:
+                yield scalable
+
+
+class _FreeView:
+    """What is free, and who waits for it, at one moment: nothing that is heard while it is used is in it."""
+
+    def __init__(self, planning: Planner, snapshot: Snapshot, capacity: Capacity | None, now: datetime) -> None:
+        self._planning = planning
+        self._snapshot = snapshot
+        self._capacity = capacity
+        self._now = now
+        self._world = SchedulingContext.of(snapshot, strategies=planning.policy.strategies)
+        self._trees: dict[str, _Tree] = {}
+        """By ClusterQueue."""
+        self._unplaced: list[UnplacedWorkload] = []
+        self._marked: AntiAffinityNodes = {}
+        self._known: dict[object, str] = {}
+        """Answers, which are the same for Workloads that are alike."""
+
+    def look(self, wanted: Iterable[QuotaWorkload], coming: Iterable[ScalableWorkload]) -> None:
+        """Find all that decides on the wanted ones, beside those that are about to be activated."""
+        trees: dict[str, _Tree] = {}
+        for name in {self._world.cluster_queue_of(each) for each in wanted}:
+            if (tree := self._snapshot.tree_of(name)) is not None:
+                copy = trees.setdefault(tree.root.name, _Tree(tree, self._snapshot))
+                self._trees |= dict.fromkeys(tree.queues, copy)
+        if self._capacity is not None:
+            self._marked = anti_affinity_nodes(self._snapshot, self._planning.cluster)
+        for each in self._snapshot.reserved:
+            if why := self._why_unplaced(each):
+                self._unplaced.append(UnplacedWorkload(key=each.key, takes=self._devices(each), why=why))
+        for scalable in coming:
+            workload = self.if_active(scalable)
+            if workload is not None and workload.key not in self._snapshot.workloads:
+                self.add(workload, "is about to come back")
+
+    def if_active(self, scalable: ScalableWorkload) -> QuotaWorkload | None:
+        found = self._planning.cluster.workload_of(scalable)
+        return self._planning.view.if_active(found) if found is not None else None
+
+    def add(self, workload: QuotaWorkload, why: str) -> None:
+        """It is about to wait for its quota, and to have pods."""
+        self._known.clear()
+        name = self._world.cluster_queue_of(workload)
+        if name in self._trees:
+            self._trees[name].pending.setdefault(name, []).append(workload)
+        queue = self._snapshot.cluster_queues.get(name)
+        flavors = queue.flavors if queue is not None else ()
+        takes = [FlavorResource(flavor, resource) for resource in self._requested(workload) for flavor in flavors]
+        self._unplaced.append(UnplacedWorkload(key=workload.key, takes=takes, why=why))
+
+    async def why_suspended(self, workload: QuotaWorkload | None) -> str:
+        if workload is None:
+            return "its Workload has finished, or is not there"
+        queue = self._world.cluster_queue_of(workload)
+        alike = queue, workload.namespace, workload.shape
+        if alike not in self._known:
+            self._known[alike] = await self._found(workload, queue)
+        return self._known[alike]
+
+    async def _found(self, workload: QuotaWorkload, queue: str) -> str:
+        tree = self._trees.get(queue)
+        if tree is None:
+            return f"LocalQueue {workload.namespace}/{workload.queue} leads to no ClusterQueue that can be scheduled"
+        if tree.doubts:
+            return f"quota cannot be read: {'; '.join(tree.doubts)}"
+        planning_tree = PlanningTree(
+            tree=tree.copy,
+            pending=tree.pending | {queue: [*tree.pending.get(queue, ()), workload]},
+            world=self._world,
+            fair_sharing=self._planning.policy.fair_sharing,
+            now=self._now,
+            capacity=self._capacity,
+            marked=self._marked,
+        )
+        problem = WakeProblem(workload=workload, planning_tree=planning_tree, unplaced=tuple(self._unplaced))
+        return await asyncio.to_thread(why_suspended, problem)
+
+    def _why_unplaced(self, workload: QuotaWorkload) -> str:
+        """Why a Workload with quota may still take nodes, in words; empty where all of its pods have one."""
+        if not self._devices(workload):
+            return ""
+        if not workload.admitted:
+            return "has quota, and is not admitted yet"
+        if self._capacity is None:
+            return ""
+        expected, bound = self._expected(workload), self._bound(workload, self._capacity)
+        return f"is admitted, and {bound} of its {expected} pods with GPUs are on nodes" if bound < expected else ""
+
+    def _devices(self, workload: QuotaWorkload) -> Collection[FlavorResource]:
+        matches = self._planning.cluster.gpus.matches
+        return [key for key, amount in workload.held.usage.items() if amount and matches(key.resource)]
+
+    def _requested(self, workload: QuotaWorkload) -> set[str]:
+        matches = self._planning.cluster.gpus.matches
+        return {
+            name for each in workload.pod_sets for name, amount in each.requests.items() if amount and matches(name)
+        }
+
+    def _expected(self, workload: QuotaWorkload) -> int:
+        matches = self._planning.cluster.gpus.matches
+        return sum(
+            each.count
+            for each in workload.held.assignments
+            if any(amount and matches(name) for name, amount in each.usage.items())
+        )
+
+    def _bound(self, workload: QuotaWorkload, capacity: Capacity) -> int:
+        resources, matches = capacity.index.resources, self._planning.cluster.gpus.matches
+        held = capacity.allocations.of_workload.get(workload.key, ())
+        return sum(any(amount and matches(resources[at]) for at, amount in each.amounts) for each in held)
+
+
+class _Tree:
+    """A quota tree as it was at one moment."""
+
+    def __init__(self, tree: Tree, snapshot: Snapshot) -> None:
+        self.copy = tree.clone()
+        self.pending = {name: [*line] for name, line in snapshot.pending_in(tree).items()}
+        self.doubts = snapshot.doubts(tree)
