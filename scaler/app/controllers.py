@@ -67,7 +67,7 @@ class LeaderControllers:
         self.reflectors = wiring.reflectors
         self.suspension = SuspensionController(
             reconciler=reconciler,
-            scaled_objects=wiring.reflectors.scaled_objects,
+            scaled_objects=wiring.reflectors.scaling,
             scalable_workloads=wiring.reflectors.scalable_workloads,
             workloads=wiring.reflectors.workloads,
             pods=wiring.reflectors.pods,

@@ -132,7 +132,7 @@ def kept_scalable_workload(scalable: ScalableWorkload) -> ScalableWorkload:
     texts = {name: shared_text(getattr(status, name)) for name in ("phase", "verdict", "reason", "message", "state")}
     return ScalableWorkload(
         metadata=_metadata(metadata, metadata.labels, metadata.annotations, metadata.owner_references),
-        spec=scalable.spec,
+        spec=replace(scalable.spec, trigger_metadata=shared_texts(scalable.spec.trigger_metadata)),
         status=replace(
             status,
             **texts,

@@ -30,6 +30,7 @@ class MetricsSink:
         self.reasons = ReportedReasons()
         self._counted: dict[Key, EvaluatedScaledObject] = {}
         self._problems = 0
+        self._scaled_by_keda = 0
         self._decisions: Counter[tuple[str, str, str]] = Counter()
 
     def ticked(self, tick: EvaluationTick) -> None:
@@ -55,13 +56,14 @@ class MetricsSink:
         for key in self._counted.keys() - entries.keys() if len(self._counted) > len(entries) else ():
             self._count(self._counted.pop(key), -1)
         metrics.evaluation_timestamp_seconds.set(evaluation.at.timestamp())
-        metrics.scaled_objects.set(len(entries))
+        metrics.scaled_objects.set(self._scaled_by_keda)
         metrics.unusable_triggers.set(self._problems)
         set_series(metrics.decisions, +self._decisions)
 
     def _count(self, entry: EvaluatedScaledObject | None, number: int) -> None:
         if entry is not None:
             self._problems += number * len(entry.problems)
+            self._scaled_by_keda += number * (entry.decided_on is None)
             for each in entry.triggers.values():
                 self._decisions[answer_word(each), verdict_word(each), str(each.answer.reason)] += number
 

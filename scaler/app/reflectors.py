@@ -9,6 +9,7 @@ from typing import Any
 
 from scaler.admission.provisioning.watch import RequestWatch
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
+from scaler.app.scaling_objects import ScalingObjects
 from scaler.decision.cluster_state import (
     ClusterState,
     pod_indexes,
@@ -59,10 +60,11 @@ class Reflectors:
         self.pods = reflect(POD, Pod, pod_indexes(gpus), kept_pods(gpus, with_nodes=not namespaces))
         self.switched = SwitchedObjects(transport, namespaces=namespaces, max_age=max_age)
         self.scalable_workloads.subscribe(self.switched.scalable_heard)
+        self.scaling = ScalingObjects(self.scaled_objects, self.scalable_workloads)
 
     def cluster(self, gpus: GpuResources) -> ClusterState:
         return ClusterState(
-            scaled_objects=self.scaled_objects,
+            scaled_objects=self.scaling,
             scalable_workloads=self.scalable_workloads,
             workloads=self.workloads,
             pods=self.pods,
@@ -127,13 +129,13 @@ class ReEvaluation:
     touch: Callable[[Key], None]
 
     def follow(self) -> None:
-        self.reflectors.scaled_objects.subscribe(self._scaled_object_changed)
+        self.reflectors.scaling.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
         self.reflectors.workloads.subscribe(self._workload_changed)
         self.reflectors.switched.subscribe(self._switched_changed)
 
     def target_changed(self, namespace: str, target: ScaleTargetRef) -> None:
-        for scaled_object in self.reflectors.scaled_objects.by_index("target", (namespace, target)):
+        for scaled_object in self.reflectors.scaling.by_index("target", (namespace, target)):
             self.touch(scaled_object.metadata.key)
 
     def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:

@@ -11,6 +11,7 @@ from typing import Generic, Protocol, Required, TypedDict, TypeVar
 
 from scaler.clock import Turns
 from scaler.decision import target_state
+from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.switches import Switch, observe_switched, switch_of
 from scaler.decision.target_state import ObservedTarget
 from scaler.decision.workloads import (
@@ -30,12 +31,13 @@ from scaler.decision.workloads import (
 from scaler.idleness import pods as core
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
-from scaler.kube.object_cache import Index, KubeObject
+from scaler.kube.object_cache import Change, Index, KubeObject, T
 from scaler.kube.objects.core import ObjectMeta, Pod
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
@@ -91,6 +93,13 @@ class ObjectLister(WatchHealth, Protocol[T_co]):
 
     def within(self, namespace: str) -> WatchHealth:
         """How well those of one namespace are followed. One may be hidden while others are seen."""
+
+
+class WatchedObjects(ObjectLister[T], Protocol[T]):
+    """An ObjectLister that tells of changes."""
+
+    def subscribe(self, callback: Callable[[Change[T]], None]) -> Callable[[], None]:
+        """The function that ends the subscription."""
 
 
 class SwitchedLister(Protocol):
@@ -279,6 +288,7 @@ _AT_ONCE = 512
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
     scaled_objects: ObjectLister[ScaledObject]
+    """KEDA's, and what stands for one."""
     scalable_workloads: ObjectLister[ScalableWorkload]
     workloads: ObjectLister[Workload]
     pods: ObjectLister[Pod]
@@ -339,6 +349,12 @@ class ClusterState:
             return f"{switch.resource.kind} {found.metadata.name}", found.metadata
         workload = self.workload_of(scalable)
         return None if workload is None else (f"Workload {workload.metadata.name}", workload.metadata)
+
+    def scaled_object_of(self, scalable: ScalableWorkload) -> ScaledObject | None:
+        """The ScaledObject by which it is scaled, or what stands for one; KEDA's own where there is any."""
+        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+        found = self.scaled_objects.by_index("target", target)
+        return next((each for each in found if each.resource == SCALED_OBJECT), next(iter(found), None))
 
     def scalers_of(self, workload: Workload) -> list[ScalableWorkload]:
         """All that name the Workload, or the job that owns it. Of several only the oldest acts."""

@@ -20,6 +20,7 @@ from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Overrides
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
+from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.keda import ScaleTargetRef
 
 Key = tuple[str, str]
@@ -38,6 +39,8 @@ class EvaluatedScaledObject:
     """Why triggers are left out: metadata that cannot be used."""
     ignored: tuple[str, ...] = ()
     """Keys of the triggers' metadata that mean nothing to this scaler, nor to KEDA."""
+    decided_on: ObjectMeta | None = field(default=None, repr=False, compare=False)
+    """Of a ScalableWorkload that is scaled directly: it, as it was when this was decided."""
     pods: Sequence[GpuPod] = field(default=(), repr=False, compare=False)
     """The target's pods as they were looked at."""
 

@@ -5,7 +5,7 @@ No view computes anything of its own; what two of them say about the same decisi
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
@@ -100,21 +100,22 @@ def explain(decisions: DecisionCache, key: Key) -> dict[str, Any] | None:
         return None
     return {
         "scaledObject": {"namespace": key[0], "name": key[1]},
+        "actuator": "Direct" if (is_direct := entry.decided_on is not None) else "KEDA",
         "target": {"apiVersion": entry.target.api_version, "kind": entry.target.kind, "name": entry.target.name},
         "evaluatedAt": evaluation.at.isoformat(),
         "evaluationAgeSeconds": round(age.total_seconds(), 1) if (age := decisions.age) is not None else None,
-        "triggers": [_trigger(trigger, evaluation.at) for trigger in entry.triggers.values()],
+        "triggers": [_trigger(trigger, evaluation.at, is_direct=is_direct) for trigger in entry.triggers.values()],
         "problems": list(entry.problems),
         "ignoredKeys": list(entry.ignored),
     }
 
 
-def _trigger(decision: Decision, at: datetime) -> dict[str, Any]:
+def _trigger(decision: Decision, at: datetime, *, is_direct: bool) -> dict[str, Any]:
     return _in_short(decision) | {
         "desiredReplicas": decision.target.desired_replicas,
         "runningSince": _iso(decision.target.running_since),
         "verdict": verdict_word(decision) or None,
-        "next": what_next(decision, at),
+        "next": what_next(decision, at, is_direct=is_direct),
         "settings": [
             {"name": key, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
             for key, name in FIELD_OF_KEY.items()
@@ -149,19 +150,20 @@ def verdict_word(decision: Decision) -> str:
     return verdict_name(decision.verdict.verdict) if decision.verdict is not None else ""
 
 
-def what_next(decision: Decision, at: datetime) -> str:
+def what_next(decision: Decision, at: datetime, *, is_direct: bool = False) -> str:
     """What happens if nothing changes, as seen at that instant."""
+    by = _DIRECTLY if is_direct else _BY_KEDA
     match decision.answer:
         case Unknown():
-            return "KEDA gets an error and leaves the replicas as they are, until this is known again."
+            return f"{by.unknown}, until this is known again."
         case Active(reason=DecisionReason.FINISHED) | Inactive(reason=DecisionReason.FINISHED):
             return "Nothing: the workload has finished."
         case Inactive(reason=DecisionReason.GPUS_IDLE | DecisionReason.RECLAIMED):
-            return "KEDA scales it to 0 at its next poll after its cooldownPeriod."
+            return by.to_0
         case Inactive():
             return _when_resumed(decision, at)
         case Active(reason=DecisionReason.WAKING):
-            return "KEDA scales it to 1 at its next poll, or at once with an external-push trigger."
+            return by.to_1
         case Active():
             return _when_suspended(decision, at)
 
@@ -172,6 +174,24 @@ def _when_resumed(decision: Decision, at: datetime) -> str:
     wake_at = following(decision.policy.wake_at, at)
     until = f"{timestamp(wake_at)} (wakeAt), or an earlier wake-up" if wake_at else "a wake-up"
     return f"It stays at 0 until {until}: kubectl scale, annotation idlegpu.io/wake, or a wake query."
+
+
+class _Scaling(NamedTuple):
+    """What follows an answer, in words."""
+
+    unknown: str
+    to_0: str
+    to_1: str
+
+
+_BY_KEDA = _Scaling(
+    unknown="KEDA gets an error and leaves the replicas as they are",
+    to_0="KEDA scales it to 0 at its next poll after its cooldownPeriod.",
+    to_1="KEDA scales it to 1 at its next poll, or at once with an external-push trigger.",
+)
+_DIRECTLY = _Scaling(
+    unknown="Its replicas stay as they are", to_0="The leader scales it to 0.", to_1="The leader scales it to 1."
+)
 
 
 def _when_suspended(decision: Decision, at: datetime) -> str:

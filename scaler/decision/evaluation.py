@@ -54,6 +54,7 @@ from scaler.idleness.policy import Overrides, Policy, Trust, resolve
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
 from scaler.kube.discovery import Scale
+from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
@@ -346,7 +347,7 @@ class Evaluator:
         """`given` is in place of what is there of its target."""
         if (view_doubt := self._view_doubt(scaled_object.metadata.namespace)) is not None:
             return unknown_target(view_doubt)
-        where = f"ScaledObject {scaled_object.metadata.name}"
+        where = f"{scaled_object.resource.kind} {scaled_object.metadata.name}"
         target = given or self._found(scaled_object)
         try:
             keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
@@ -415,7 +416,7 @@ class Evaluator:
     def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> str:
         """What requests that its target runs again, in words; empty where nothing does."""
         metadata = scaled_object.metadata
-        where = f"ScaledObject {metadata.name}"
+        where = f"{scaled_object.resource.kind} {metadata.name}"
         own = wake_request(metadata.annotations, where=where, suspended_at=suspended_at)
         return own or self.demands.of(metadata.key)
 
@@ -425,6 +426,8 @@ class Evaluator:
         return when_free_request(metadata.annotations, where=f"ScaledObject {metadata.name}")
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
+        if isinstance(scaled_object, DirectScaling):
+            return [*scaled_object.spec.triggers]
         return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)
 
     def _entry(
@@ -447,6 +450,7 @@ class Evaluator:
             triggers=found,
             problems=tuple(problems),
             ignored=tuple(sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})),
+            decided_on=scaled_object.metadata if isinstance(scaled_object, DirectScaling) else None,
             pods=target.pods,
         )
 

@@ -12,9 +12,9 @@ Laws:
 
 * Reading changes nothing: mail scanners and crawlers follow links. Only the form of the page is sent with POST.
 * Whoever has a link may do what it says, and nothing else. It can keep or wake one workload; both cost GPU time only.
-* Used links are recorded on the ScaledObject in the very patch that does what was asked, under the resourceVersion that
-  was read: two clicks at once, other replicas and restarts do not make two uses. A record is removed when its link has
-  expired; with too many of them, links are refused instead of forgotten.
+* Used links are recorded on the ScaledObject (or what stands for one) in the very patch that does what was asked, under
+  the resourceVersion that was read: two clicks at once, other replicas and restarts do not make two uses. A record is
+  removed when its link has expired; with too many of them, links are refused instead of forgotten.
 * The file of keys has one a line: the last one signs, all of them are accepted. So keys are replaced without breaking
   links that are under way.
 """
@@ -72,7 +72,7 @@ class Link(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
-    """Of the ScaledObject."""
+    """Of the ScaledObject, or the ScalableWorkload that stands for one."""
     owner: str
     expires: int
     """Unix seconds."""
@@ -210,7 +210,8 @@ class LinkPages:
 
     async def _carry_out(self, verb: Verb, link: Link) -> None:
         """Raises: LinkError, KubeError."""
-        path = SCALED_OBJECT.path(link.namespace, link.name)
+        known = self._scaled_object(link.namespace, link.name)
+        path = (known.resource if known is not None else SCALED_OBJECT).path(link.namespace, link.name)
         for attempt in range(_ATTEMPTS):
             found = self._check(link, verb, await self._fresh(path))
             try:

@@ -30,6 +30,7 @@ from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import QuotaWorkload
@@ -154,7 +155,9 @@ def is_not_scaled(scalable: ScalableWorkload, cluster: ClusterState) -> bool:
 
 def is_scaling_paused(scaled_object: ScaledObject) -> bool:
     """Whether KEDA does not scale its target, or not to 0, whatever the scaler answers."""
-    return any(scaled_object.metadata.annotations.get(key) for key in _LEFT_ALONE)
+    return scaled_object.resource == SCALED_OBJECT and any(
+        scaled_object.metadata.annotations.get(key) for key in _LEFT_ALONE
+    )
 
 
 def _candidate(

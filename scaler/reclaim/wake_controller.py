@@ -15,7 +15,7 @@ from scaler.clock import every
 from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, wake_time
 from scaler.errors import KubeError
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.wake_planner import Key, WakePlan, WakePlanner, WakeWish
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.reconciler import is_conflict
@@ -60,7 +60,7 @@ class WakeController:
     async def _write(self, wish: WakeWish, now: datetime) -> None:
         """Raises: KubeError; 409 where the object is no more the one that was decided on."""
         on = wish.by_owner or wish.scaled_object
-        resource = SCALABLE_WORKLOAD if isinstance(on, ScalableWorkload) else SCALED_OBJECT
+        resource = SCALABLE_WORKLOAD if isinstance(on, ScalableWorkload) else on.resource
         annotations = {WAKE_ANNOTATION: wake_time(now), ASKED_BY: _asked_by(wish)}
         body = {"metadata": {"resourceVersion": on.metadata.resource_version, "annotations": annotations}}
         await self.api.patch(resource.path(*on.metadata.key), body)

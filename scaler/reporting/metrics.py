@@ -98,7 +98,7 @@ class Metrics(MetricSet):
     decisions = _decisions.gauge(
         "Triggers by answer, verdict and reason in the latest evaluation.", ("answer", "verdict", "reason")
     )
-    scaled_objects = _decisions.gauge("ScaledObjects that are evaluated.")
+    scaled_objects = _decisions.gauge("ScaledObjects that are evaluated; not what is scaled without KEDA.")
     paused_scaled_objects = _decisions.gauge("ScaledObjects that are evaluated, and paused in KEDA.", shown=LEADER)
     unusable_triggers = _decisions.gauge("Triggers whose metadata cannot be used.")
     evaluation_timestamp_seconds = _decisions.gauge(

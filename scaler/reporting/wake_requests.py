@@ -14,6 +14,8 @@
 Laws:
 
 * The API server says who asks and what they may do; nothing is said of a workload before that.
+* Of what is scaled without KEDA it is the ScalableWorkload that has to be allowed, and is written to. A refusal names
+  both kinds, whichever it is.
 * There are no cookies, and no browser adds the header by itself, so no page of others can ask in a user's name.
 * What it writes is what the owner could have written. A body is not read.
 * Any replica does it: a wake-up needs no leader.
@@ -34,7 +36,7 @@ from scaler.decision.describe import prevailing
 from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, wake_time
 from scaler.errors import KubeError, QueryError
 from scaler.kube.objects.keda import ScaledObject
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, AuthenticatedUser, ResourceAttributes, TokenReviews
 from scaler.suspension.leader_api import PatchApi
 
@@ -45,7 +47,9 @@ REQUESTS_PER_MINUTE = 30
 _MOST_USERS = 1000
 _BEARER = "bearer "
 _ABOUT_TO_STOP = frozenset({CandidateState.SUSPENDED, CandidateState.SUSPENDING, CandidateState.GRANTED})
-_NEXT = "KEDA scales it to 1 at once with an external-push trigger, else at its next poll; then it waits for its quota"
+_BY_KEDA = "KEDA scales it to 1 at once with an external-push trigger, else at its next poll"
+_DIRECTLY = "the leader scales it to 1"
+_WRITTEN_ON = "scaledobjects.keda.sh (scalableworkloads.idlegpu.io, where no KEDA scales them)"
 
 
 class WakeRequests:
@@ -76,7 +80,9 @@ class WakeRequests:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         try:
             SCALED_OBJECT.path(namespace, name)
-            user = await self._user(request.headers.get("Authorization", ""), namespace)
+            user = await self._user(
+                request.headers.get("Authorization", ""), self._resource(namespace, name), namespace
+            )
             message = await self._ask(user, namespace, name)
         except QueryError as error:
             return _refusal(error.status, str(error))
@@ -85,8 +91,13 @@ class WakeRequests:
         answer = {"namespace": namespace, "name": name, "askedBy": user.name, "message": message}
         return web.json_response(answer, status=HTTPStatus.ACCEPTED)
 
-    async def _user(self, authorization: str, namespace: str) -> AuthenticatedUser:
-        """Who may wake workloads of the namespace. Raises: QueryError, KubeError."""
+    def _resource(self, namespace: str, name: str) -> Resource:
+        """What is written on."""
+        found = self._scaled_object(namespace, name)
+        return SCALED_OBJECT if found is None else found.resource
+
+    async def _user(self, authorization: str, resource: Resource, namespace: str) -> AuthenticatedUser:
+        """Who may write on such objects of the namespace. Raises: QueryError, KubeError."""
         is_bearer = authorization.lower().startswith(_BEARER)
         user = await self._tokens.user_of(authorization[len(_BEARER) :].strip()) if is_bearer else None
         if user is None:
@@ -95,9 +106,10 @@ class WakeRequests:
         if not self._rates.permit(user.name):
             message = f"{user.name} may ask {REQUESTS_PER_MINUTE} times a minute"
             raise QueryError(message, status=HTTPStatus.TOO_MANY_REQUESTS)
-        asked = ResourceAttributes(verb="patch", group="keda.sh", resource="scaledobjects", namespace=namespace)
+        asked = ResourceAttributes(verb="patch", group=resource.group, resource=resource.plural, namespace=namespace)
         if not await self._access.may(user, asked):
-            raise QueryError(f"{user.name} may not {asked}", status=HTTPStatus.FORBIDDEN)
+            message = f"{user.name} may not patch {_WRITTEN_ON} in namespace {namespace}"
+            raise QueryError(message, status=HTTPStatus.FORBIDDEN)
         return user
 
     async def _ask(self, user: AuthenticatedUser, namespace: str, name: str) -> str:
@@ -113,9 +125,10 @@ class WakeRequests:
             raise QueryError(runs, status=HTTPStatus.CONFLICT)
         annotations = wake_annotations(decision, by=user.name, now=self._clock.now())
         body = {"metadata": {"uid": found.metadata.uid, "annotations": annotations}}
-        await self._api.patch(SCALED_OBJECT.path(namespace, name), body)
+        await self._api.patch(found.resource.path(namespace, name), body)
         log.info("wake-up requested", namespace=namespace, name=name, user=user.name)
-        return f"wake-up requested; {_NEXT}"
+        by = _BY_KEDA if found.resource == SCALED_OBJECT else _DIRECTLY
+        return f"wake-up requested; {by}; then it waits for its quota"
 
     def _decision(self, namespace: str, name: str) -> Decision | None:
         """None where it is not known. Raises: QueryError for a ScaledObject that has no trigger of this scaler."""

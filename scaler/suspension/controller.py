@@ -17,7 +17,7 @@ from typing import ClassVar, NamedTuple
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
+from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key, TargetKey
 from scaler.decision.describe import prevailing
 from scaler.decision.scale_subresources import is_scalable_workload
@@ -60,7 +60,7 @@ class SuspensionController:
 
     name: ClassVar[str] = "suspension"
     reconciler: SuspensionReconciler
-    scaled_objects: Reflector[ScaledObject]
+    scaled_objects: WatchedObjects[ScaledObject]
     scalable_workloads: Reflector[ScalableWorkload]
     workloads: Reflector[Workload]
     pods: Reflector[Pod]
@@ -110,12 +110,21 @@ class SuspensionController:
 
     def _follow(self) -> Iterable[Callable[[], None]]:
         yield self.scalable_workloads.subscribe(lambda change: self._look_at(change.key))
+        yield self.scaled_objects.subscribe(self._scaled_object_changed)
         yield self.workloads.subscribe(self._workload_changed)
         yield self.pods.subscribe(self._pod_changed)
         yield self.switched.subscribe(self._look_at_scaler_of)
 
     def _look_at(self, key: Key) -> None:
         self._queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))
+
+    def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
+        """One that comes or goes changes by what its target is scaled."""
+        changed = change.new or change.old
+        if changed is not None and (change.new is None or change.old is None):
+            target = changed.spec.scale_target_ref
+            if is_scalable_workload(target):
+                self._look_at((change.key[0], target.name))
 
     def _workload_changed(self, change: Change[Workload]) -> None:
         workload = change.new or change.old
@@ -185,11 +194,11 @@ class SuspensionController:
 
     def _enqueue_wake(self, scaled_object: ScaledObject) -> None:
         """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""
-        target = scaled_object.spec.scale_target_ref
-        subjects = [ReconcileRequest(SCALED_OBJECT, scaled_object.metadata.key)]
+        target, metadata = scaled_object.spec.scale_target_ref, scaled_object.metadata
+        subjects = {ReconcileRequest(scaled_object.resource, metadata.key)}
         if is_scalable_workload(target):
-            subjects.append(ReconcileRequest(SCALABLE_WORKLOAD, (scaled_object.metadata.namespace, target.name)))
-        for subject in subjects:
+            subjects.add(ReconcileRequest(SCALABLE_WORKLOAD, (metadata.namespace, target.name)))
+        for subject in sorted(subjects, key=str):
             if not self._queue.failures(subject):
                 self._queue.add(subject)
 

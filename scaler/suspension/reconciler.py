@@ -46,6 +46,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.suspension.direct import DirectActuator
 from scaler.suspension.keeps import KEEPS_ANNOTATION, encode_keeps, keeps_of, settle
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.status import desired_status, is_worth_writing
@@ -111,6 +112,7 @@ class SuspensionReconciler:
         self._entered = entered
         """Called with the state before, empty for none, and the one that a workload has entered."""
         self._clock = clock
+        self._actuator = DirectActuator(api, cluster, decision_cache)
 
     async def reconcile(self, key: Key) -> Phase | None:
         """Take the next step for the ScalableWorkload and write its status; returns the phase that was found.
@@ -123,7 +125,7 @@ class SuspensionReconciler:
         if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
         situation, decision = self._situation(scalable), self._decision(scalable)
-        if await self._settle_keeps(self._scaled_object_of(scalable), self._annotated(scalable), decision):
+        if await self._settle_keeps(self._cluster.scaled_object_of(scalable), self._annotated(scalable), decision):
             return None
         if (unseen := situation.unseen) is not None and situation.was_bound and unseen.reason is _STALE:
             raise KubeError(f"its status stays as it is: {unseen.message}")
@@ -135,6 +137,7 @@ class SuspensionReconciler:
                 return state.phase
         await self._write_status(scalable, state, situation.workload, decision)
         await self._remove_wake(scalable, state, decision)
+        await self._actuator.scale(scalable)
         return state.phase
 
     def _decision(self, scalable: ScalableWorkload) -> Decision | None:
@@ -286,7 +289,8 @@ class SuspensionReconciler:
             is_evaluated=is_evaluated,
             asked_by=self._asked_by(scalable),
             now=self._clock(),
-            permits_warning=lambda: self._permits_warning(self._scaled_object_of(scalable)),
+            scaled_by=self._cluster.scaled_object_of(scalable),
+            permits_warning=lambda: self._permits_warning(self._cluster.scaled_object_of(scalable)),
         )
         if not is_worth_writing(scalable.status, status):
             return
@@ -345,10 +349,6 @@ class SuspensionReconciler:
         await self._write_history(key)
         await self._remove_wake_of_scaled_object(key)
 
-    def _scaled_object_of(self, scalable: ScalableWorkload) -> ScaledObject | None:
-        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
-        return next(iter(self._cluster.scaled_objects.by_index("target", target)), None)
-
     def _annotated(self, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
         """The ScalableWorkload and what it scales: objects whose annotations keep it."""
         found, switched = [(SCALABLE_WORKLOAD, scalable.metadata)], self._cluster.switched_of(scalable)
@@ -376,8 +376,8 @@ class SuspensionReconciler:
                 metadata.annotations, where, keeps=keeps_of(recorded.annotations), policy=policy, now=self._clock()
             )
             written = {resource.path(*metadata.key): (metadata, dict(settled.annotations))}
-            if settled.keeps:
-                path = SCALED_OBJECT.path(*recorded.key)
+            if settled.keeps and scaled_object is not None:
+                path = scaled_object.resource.path(*recorded.key)
                 annotations = written.get(path, (recorded, {}))[1] | {KEEPS_ANNOTATION: encode_keeps(settled.keeps)}
                 written[path] = recorded, annotations
             for path, (on, annotations) in written.items():

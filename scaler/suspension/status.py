@@ -10,10 +10,14 @@ from scaler.decision.candidate import HISTORY, OF_ALL, CandidateState, HistoryLi
 from scaler.decision.decision import Decision
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
-from scaler.idleness.reasons import DecisionReason
+from scaler.decision.trigger_metadata import parse_metadata
+from scaler.errors import MetadataError
+from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import condition
+from scaler.kube.objects.direct_scaling import DIRECT, DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
+from scaler.kube.objects.keda import ScaledObject
 
 _SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
 """Phases in which a ScalableWorkload is where it was asked to be, if it was asked to be at that number."""
@@ -43,6 +47,7 @@ def desired_status(
     is_evaluated: bool = True,
     asked_by: str = "",
     now: datetime,
+    scaled_by: ScaledObject | None = None,
     permits_warning: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """The whole status. An absent field is None, so that a merge patch removes it.
@@ -63,7 +68,7 @@ def desired_status(
         **(_decided(decision) if is_evaluated else {}),
         **times,
         **(_entered(line, known) if line is not None else {}),
-        "conditions": [_ready(scalable, state, now=now)],
+        "conditions": [_ready(scalable, state, now=now), *_direct(scalable, scaled_by, now=now)],
     }
 
 
@@ -170,14 +175,42 @@ def _may_hide_work(decision: Decision) -> bool:
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:
     settled = _SETTLED.get(state.phase) == scalable.spec.replicas
-    word = "True" if settled else "False"
-    before = condition(scalable.status.conditions, "Ready")
+    return _condition(scalable, "Ready", settled, str(state.phase), state.message, now=now)
+
+
+def _direct(scalable: ScalableWorkload, scaled_by: ScaledObject | None, *, now: datetime) -> list[dict[str, Any]]:
+    """Whether the leader scales one with `actuator: Direct`, or KEDA all the same; empty for any other."""
+    if scalable.spec.actuator != DIRECT:
+        return []
+    if isinstance(scaled_by, DirectScaling):
+        if problem := _problem(scaled_by):
+            return [_condition(scalable, DIRECT, False, UnknownReason.INVALID_POLICY, problem, now=now)]
+        return [_condition(scalable, DIRECT, True, "NoScaledObject", "replicas follow triggerMetadata", now=now)]
+    which = scaled_by.metadata.name if scaled_by is not None else f"{scalable.metadata.name}, of the same name,"
+    message = f"ScaledObject {which} exists: KEDA scales it, and triggerMetadata has no effect; delete one of the two"
+    return [_condition(scalable, DIRECT, False, "ScaledByKEDA", message, now=now)]
+
+
+def _problem(scaling: DirectScaling) -> str:
+    """Why its metadata cannot be read; empty where it can."""
+    try:
+        parse_metadata(scaling.spec.triggers[0].metadata)
+    except MetadataError as error:
+        return str(error)
+    return ""
+
+
+def _condition(
+    scalable: ScalableWorkload, name: str, is_true: bool, reason: str, message: str, *, now: datetime
+) -> dict[str, Any]:
+    word = "True" if is_true else "False"
+    before = condition(scalable.status.conditions, name)
     since = before.last_transition_time if before and before.status == word else None
     return {
-        "type": "Ready",
+        "type": name,
         "status": word,
-        "reason": str(state.phase),
-        "message": state.message,
+        "reason": str(reason),
+        "message": message,
         "observedGeneration": scalable.metadata.generation,
         "lastTransitionTime": timestamp(since or now),
     }
@@ -185,7 +218,10 @@ def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> 
 
 def is_worth_writing(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
     """Whether a field changed that is written without delay."""
-    return _is_warned_again(current, desired) or any(
+    before = condition(current.conditions, DIRECT)
+    direct = next((each["status"] for each in desired.get("conditions", ()) if each["type"] == DIRECT), None)
+    is_other = direct != (before.status if before else None) or _is_warned_again(current, desired)
+    return is_other or any(
         _written(current, name) != (desired[name] or None) for name in _WORTH_A_WRITE if name in desired
     )
 

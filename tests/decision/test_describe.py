@@ -208,6 +208,7 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
     (trigger,) = found.pop("triggers")
     assert found == {
         "scaledObject": {"namespace": "demo", "name": "first-raycluster"},
+        "actuator": "KEDA",
         "target": {"apiVersion": "idlegpu.io/v1alpha1", "kind": "ScalableWorkload", "name": "first-raycluster"},
         "evaluatedAt": "2026-12-01T12:00:00+00:00",
         "evaluationAgeSeconds": 0.0,
@@ -296,6 +297,19 @@ NEXT = {
 @pytest.mark.parametrize(("made", "text"), NEXT.values(), ids=NEXT.keys())
 def test_what_happens_next_is_said_in_a_sentence(made: Decision, text: str) -> None:
     assert what_next(made, made.decided_at) == text
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        pytest.param(INACTIVE, "The leader scales it to 0.", id="idle"),
+        pytest.param(Active(reason=DecisionReason.WAKING, message=""), "The leader scales it to 1.", id="woken"),
+        pytest.param(NO_ANSWER, "Its replicas stay as they are, until this is known again.", id="unknown"),
+    ],
+)
+def test_of_what_is_scaled_directly_no_keda_is_named(answer: Answer, text: str) -> None:
+    made = decision(answer)
+    assert what_next(made, made.decided_at, is_direct=True) == text
 
 
 def test_a_suspension_that_is_overdue_is_due_now() -> None:

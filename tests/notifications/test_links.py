@@ -147,7 +147,7 @@ def forged(token: str) -> dict[str, str]:
     body, rest = token.rsplit(".", 2)[0], ".".join(token.rsplit(".", 2)[1:])
     own = URLSafeTimedSerializer("x" * 32, salt="idlegpu.io/keep")
     return {
-        "another payload": f"{body[:-2]}AA.{rest}",
+        "another payload": f"{body[:-2]}{'BB' if body.endswith('AA') else 'AA'}.{rest}",
         "another signature": f"{token[:-3]}AAA",
         "no signature": body,
         "another key": str(own.dumps({"id": "1", "namespace": "demo", "name": NAME, "uid": "u", "expires": 2**40})),

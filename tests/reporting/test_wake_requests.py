@@ -18,13 +18,14 @@ from virtual_clock import VirtualClock
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.target_state import Phase
 from scaler.idleness.reasons import DecisionReason
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.wake_requests import REQUESTS_PER_MINUTE, WakeRequests
 
 ANA = f"system:serviceaccount:{NAMESPACE_NAME}:ana"
+WRITTEN_ON = "scaledobjects.keda.sh (scalableworkloads.idlegpu.io, where no KEDA scales them)"
 RBAC = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NAMESPACE_NAME}"
 GROUP = {"apiGroup": "rbac.authorization.k8s.io"}
 
@@ -36,11 +37,11 @@ class Site:
     clock: VirtualClock
     url: str
 
-    async def token(self, name: str = "ana", *, verbs: str = "patch") -> str:
-        """Of an account that may do this with ScaledObjects of the namespace."""
+    async def token(self, name: str = "ana", *, verbs: str = "patch", on: Resource = SCALED_OBJECT) -> str:
+        """Of an account that may do this with such objects of the namespace."""
         kube, where = self.cluster.kube, f"/api/v1/namespaces/{NAMESPACE_NAME}/serviceaccounts"
         await kube.create(where, {"metadata": {"name": name}})
-        rules = [{"apiGroups": ["keda.sh"], "resources": ["scaledobjects"], "verbs": [verbs]}]
+        rules = [{"apiGroups": [on.group], "resources": [on.plural], "verbs": [verbs]}]
         await kube.create(f"{RBAC}/roles", {"metadata": {"name": name}, "rules": rules})
         subject = {"kind": "ServiceAccount", "name": name, "namespace": NAMESPACE_NAME}
         binding = {"roleRef": {**GROUP, "kind": "Role", "name": name}, "subjects": [subject]}
@@ -103,6 +104,18 @@ async def test_who_may_patch_scaled_objects_wakes_what_is_suspended(site: Site) 
     assert (status, answer["askedBy"]) == (202, ANA)
     assert "KEDA scales it to 1" in answer["message"]
     assert await site.annotations() == {"idlegpu.io/wake": "2026-12-01T12:00:00Z", "idlegpu.io/asked-by": ANA}
+
+
+async def test_what_is_scaled_without_keda_is_woken_by_who_may_patch_it(cluster: SmallCluster) -> None:
+    job = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": NAME}
+    await cluster.wants(0, jobRef=job, actuator="Direct", triggerMetadata={"idleAfter": "1s"})
+    async with served(cluster) as site:
+        site.one.decides(SUSPENDED)
+        assert await site.status(await site.token()) == 403
+        status, answer, _ = await site.posts(await site.token("ben", on=SCALABLE_WORKLOAD))
+        assert status == 202
+        assert "the leader scales it to 1" in answer["message"]
+        assert "idlegpu.io/wake" in (await cluster.scalable())["metadata"]["annotations"]
 
 
 async def test_asking_again_changes_nothing_else(site: Site) -> None:
@@ -179,7 +192,7 @@ async def test_a_user_without_permission_learns_nothing_of_workloads(site: Site)
     token = await site.token(verbs="get")
     status, answer, _ = await site.posts(token)
     assert status == 403
-    assert answer["error"] == f"{ANA} may not patch scaledobjects.keda.sh in namespace {NAMESPACE_NAME}"
+    assert answer["error"] == f"{ANA} may not patch {WRITTEN_ON} in namespace {NAMESPACE_NAME}"
     assert (await site.posts(token, "no-such"))[1] == answer
     assert await site.status(await site.token("ben"), namespace="other") == 403
     assert await site.annotations() == {}

@@ -55,7 +55,7 @@ class Replica:
         self.rounds: list[Exception | None] = []
         self.leading = SuspensionController(
             reconciler=self.reconciler,
-            scaled_objects=self.reflectors.scaled_objects,
+            scaled_objects=self.reflectors.scaling,
             scalable_workloads=self.reflectors.scalable_workloads,
             workloads=self.reflectors.workloads,
             pods=self.reflectors.pods,

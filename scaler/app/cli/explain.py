@@ -73,9 +73,9 @@ def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (se
 
 def _scaled(explanation: Json) -> list[RenderableType]:
     scaled, target = explanation["scaledObject"], explanation["target"]
-    head = Text.assemble(
-        (f"{scaled['namespace']}/{scaled['name']}", "bold"), f"  scales {target['kind']} {target['name']}"
-    )
+    is_direct = explanation.get("actuator") == "Direct"
+    scales = f"{target['kind']}, scaled directly" if is_direct else f"scales {target['kind']} {target['name']}"
+    head = Text.assemble((f"{scaled['namespace']}/{scaled['name']}", "bold"), f"  {scales}")
     parts: list[RenderableType] = [head, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
     parts += [Text(f"problem: {problem}", style="red") for problem in explanation["problems"]]
     if ignored := explanation.get("ignoredKeys"):

@@ -1,6 +1,7 @@
 """What people ask for one workload, and what became of it: `keep`, `wake`, `exclude`, `suspend`, `history`.
 
-Annotations of its ScaledObject, or its scale; with the permissions of whoever asks. No running scaler is needed.
+Annotations of its ScaledObject (of its ScalableWorkload, where that is scaled directly), or its scale; with the
+permissions of whoever asks. No running scaler is needed.
 """
 
 import asyncio
@@ -24,12 +25,16 @@ from scaler.idleness.durations import parse_duration
 from scaler.idleness.policy import WakeRule
 from scaler.kube.discovery import Discovery
 from scaler.kube.objects.core import decode, stamp
+from scaler.kube.objects.direct_scaling import direct_scaling
+from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.suspension.keeps import KEEPS_ANNOTATION
 
 R = TypeVar("R")
+T = TypeVar("T")
+_NOT_SERVED = 404
 
 
 def run_keep(client: ScalerClient, name: str, *, duration: str, until: str) -> int:
@@ -135,7 +140,7 @@ def _annotate(client: ScalerClient, name: str, annotations: Mapping[str, str | N
     async def patch(kube: KubeTransport, found: ScaledObject) -> ScaledObject:
         metadata = found.metadata
         body = {"metadata": {"annotations": {**annotations, ASKED_BY: await _user(kube) or None}}}
-        await kube.patch(SCALED_OBJECT.path(metadata.namespace, metadata.name), body)
+        await kube.patch(found.resource.path(metadata.namespace, metadata.name), body)
         return found
 
     return _with(client, name, patch)
@@ -166,23 +171,40 @@ async def _user(kube: KubeTransport) -> str:
 
 
 def _with(client: ScalerClient, name: str, act: Callable[[KubeTransport, ScaledObject], Awaitable[R]]) -> R:
-    """Act on the ScaledObject of that name, or of the job of that name. Raises: ScalerError."""
+    """Act on the ScaledObject of that name, or of the job of that name, or what stands for one. Raises: ScalerError."""
     settings = load(client.config, environ=os.environ, flags=client.flags).kubernetes
     namespace, wanted = parse_name(name)
 
     async def run() -> R:
         async with await KubeTransport.connect(settings.kubeconfig, settings.context) as kube:
-            pages = kube.list_pages(SCALED_OBJECT.path(namespace))
-            listed = [decode(ScaledObject, item) async for page in pages for item in page.items or ()]
-            return await act(kube, _the_one(listed, wanted, namespace))
+            listed = await _listed(kube, SCALED_OBJECT, ScaledObject, namespace)
+            if not (found := _meant(listed, wanted)):
+                scalable = await _listed(kube, SCALABLE_WORKLOAD, ScalableWorkload, namespace)
+                listed += [each for each in map(direct_scaling, scalable) if each is not None]
+                found = _meant(listed, wanted)
+            return await act(kube, _the_one(found, listed, wanted, namespace))
 
     return asyncio.run(run())
 
 
-def _the_one(listed: list[ScaledObject], wanted: str, namespace: str) -> ScaledObject:
-    """Raises: ScalerError where none is meant, or several are."""
+async def _listed(kube: KubeTransport, resource: Resource, kind: type[T], namespace: str) -> list[T]:
+    """None where the kind is not served. Raises: KubeError."""
+    try:
+        pages = kube.list_pages(resource.path(namespace))
+        return [decode(kind, item) async for page in pages for item in page.items or ()]
+    except KubeError as error:
+        if error.status != _NOT_SERVED:
+            raise
+        return []
+
+
+def _meant(listed: list[ScaledObject], wanted: str) -> list[ScaledObject]:
     named = [each for each in listed if each.metadata.name == wanted]
-    found = named or [each for each in listed if wanted in (each.spec.scale_target_ref.name, _job(each))]
+    return named or [each for each in listed if wanted in (each.spec.scale_target_ref.name, _job(each))]
+
+
+def _the_one(found: list[ScaledObject], listed: list[ScaledObject], wanted: str, namespace: str) -> ScaledObject:
+    """Raises: ScalerError where none is meant, or several are."""
     if len(found) == 1:
         return found[0]
     if not found:

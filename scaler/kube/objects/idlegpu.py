@@ -24,6 +24,10 @@ class ScalableWorkloadSpec(Struct, frozen=True):
     replicas: int = 1
     workload_ref: WorkloadRef | None = None
     job_ref: JobRef | None = None
+    actuator: str = "KEDA"
+    """Who changes `replicas`: KEDA, or Direct for the leader itself."""
+    trigger_metadata: dict[str, str] = field(default_factory=dict)
+    """Of one that is scaled directly: what a ScaledObject's trigger would say."""
 
 
 class GrantStatus(Struct, frozen=True):

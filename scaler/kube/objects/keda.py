@@ -4,11 +4,12 @@ How KEDA treats a ScaledObject, and where a trigger's secrets come from, is read
 rights of its caller.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import field
 
 from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Struct
+from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 
 
 class ScaleTargetRef(Struct, frozen=True):
@@ -48,6 +49,8 @@ class ScaledObjectSpec(Struct, frozen=True):
 
 
 class ScaledObject(Struct, frozen=True):
+    resource: ClassVar[Resource] = SCALED_OBJECT
+    """Where it is in the API. That of a ScalableWorkload which stands for one is its own (`direct_scaling.py`)."""
     metadata: ObjectMeta
     spec: ScaledObjectSpec = ScaledObjectSpec()
     status: ConditionedStatus = ConditionedStatus()

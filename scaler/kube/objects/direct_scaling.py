@@ -1,0 +1,32 @@
+"""A ScalableWorkload with `actuator: Direct` as the ScaledObject that it does without.
+
+Whatever reads ScaledObjects reads it as one: its metadata, itself as the target, and its `triggerMetadata` as the only
+trigger. What is written on a ScaledObject is written on the ScalableWorkload (`resource`).
+"""
+
+from typing import ClassVar
+
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject, ScaledObjectSpec, ScaleTargetRef, Trigger
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
+from scaler.kube.objects.sharing import shared
+
+DIRECT = "Direct"
+"""The actuator of what the leader scales itself."""
+
+
+class DirectScaling(ScaledObject, frozen=True):
+    resource: ClassVar[Resource] = SCALABLE_WORKLOAD
+
+
+def direct_scaling(scalable: ScalableWorkload) -> DirectScaling | None:
+    """None for one that KEDA is to scale."""
+    if scalable.spec.actuator != DIRECT:
+        return None
+    target = ScaleTargetRef(
+        name=scalable.metadata.name, api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind
+    )
+    trigger = shared(Trigger(type=DIRECT, metadata=scalable.spec.trigger_metadata))
+    return DirectScaling(
+        metadata=scalable.metadata, spec=ScaledObjectSpec(scale_target_ref=target, triggers=(trigger,))
+    )

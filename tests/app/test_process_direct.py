@@ -1,0 +1,141 @@
+"""The whole program with ScalableWorkloads that it scales itself, in a hurried embedded world that has no KEDA."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from app.cli.command import command_beside
+from app.sandbox_team import HURRIED, SECONDS, TEAM, Team, team
+from running_scaler import metric
+from scaler_sandbox import crds
+from scaler_sandbox.job_manifests import manifest, scaled_object
+from scaler_sandbox.sandbox import Component
+from small_cluster import until
+
+from scaler.decision.workloads import WAKE_ANNOTATION
+from scaler.kube.objects.resources import (
+    CUSTOM_RESOURCE_DEFINITION,
+    JOB,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+)
+from scaler.kube.reflector import Reflecting
+
+WITHOUT_KEDA = replace(HURRIED, parts=HURRIED.parts - {Component.KEDA})
+METADATA = {"idleAfter": "1s", "warmUp": "0s"}
+
+
+@pytest.fixture
+async def ours(tmp_path: Path) -> AsyncIterator[Team]:
+    async with team(tmp_path, 4, config=WITHOUT_KEDA) as made:
+        await made.world.delete(CUSTOM_RESOURCE_DEFINITION, "", SCALED_OBJECT.qualified_name)
+        yield replace(made, document={**made.document, "components": ["scaler", "reconciler"]})
+
+
+async def scale_directly(ours: Team, name: str, **metadata: str) -> None:
+    job = {"apiVersion": JOB.api_version, "kind": JOB.kind, "name": name}
+    spec = {"replicas": 1, "jobRef": job, "actuator": "Direct", "triggerMetadata": {**METADATA, **metadata}}
+    await ours.world.apply([manifest(SCALABLE_WORKLOAD, name, TEAM, spec=spec)])
+
+
+def is_at(ours: Team, name: str, phase: str, replicas: int) -> bool:
+    return ours.status(name).get("phase") == phase and ours.replicas(name) == [replicas]
+
+
+async def test_an_idle_job_makes_room_for_a_gang_and_comes_back_when_woken(ours: Team) -> None:
+    """Also across a restart, and without a server for KEDA."""
+    alone = replace(ours, document={**ours.document, "components": ["reconciler"]})
+    async with alone.scaler() as running:
+        assert running.grpc_port == 0
+        await ours.submits("idle", gpus=4)
+        await ours.sees(lambda: ours.is_admitted("idle"), "a job that runs")
+        await scale_directly(ours, "idle")
+        await ours.submits("gang", gpus=2, pods=2)
+        await ours.sees(lambda: is_at(ours, "idle", "Suspended", 0), "an idle job at 0")
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang in its place")
+    ours.works("gang")
+    async with alone.scaler():
+        await asyncio.sleep(1.0)
+        assert is_at(ours, "idle", "Suspended", 0), "a restart wakes nothing"
+        await ours.world.patch(
+            SCALABLE_WORKLOAD, TEAM, "idle", {"metadata": {"annotations": {WAKE_ANNOTATION: "true"}}}
+        )
+        await ours.sees(lambda: is_at(ours, "idle", "WaitingForQuota", 1), "a job that waits for its quota")
+        ours.works("idle")
+        await ours.world.delete(JOB, TEAM, "gang")
+        await ours.sees(lambda: is_at(ours, "idle", "Running", 1), "a job that is back")
+        assert [each["state"] for each in ours.status("idle")["history"]][-1] in ("Waking", "Busy")
+
+
+async def test_a_plan_takes_what_is_scaled_directly(ours: Team) -> None:
+    async with ours.scaler() as running:
+        for name in ("first", "second"):
+            await ours.submits(name, gpus=2)
+            await scale_directly(ours, name, reclaim="OnPressure", idleAfter="1h", idleAfterUnderPressure="1s")
+        await ours.sees(lambda: all(is_at(ours, each, "Running", 1) for each in ("first", "second")), "both running")
+        await asyncio.sleep(2.0)
+        assert ours.replicas("first", "second") == [1, 1], "nothing waits for them"
+        assert await metric(running.http_port, "idle_gpu_scaler_scaled_objects") == 0, "KEDA need not call"
+        await ours.submits("gang", gpus=2, pods=2)
+        await ours.sees(lambda: ours.is_admitted("gang"), "the gang in place of both")
+        assert ours.replicas("first", "second") == [0, 0]
+
+
+async def test_without_samples_nothing_is_suspended(ours: Team) -> None:
+    async with ours.scaler():
+        await ours.submits("job", gpus=2)
+        await ours.sees(lambda: ours.is_admitted("job"), "a job that runs")
+        ours.works("job")
+        await scale_directly(ours, "job")
+        await ours.sees(lambda: ours.status("job").get("reason") == "GPUsBusy", "a job at work")
+        ours.world.fleet.faults.exporter_down("node-a")
+        await ours.sees(lambda: ours.status("job").get("verdict") == "Unknown", "no verdict")
+        await asyncio.sleep(2.0)
+        assert ours.replicas("job") == [1]
+
+
+async def test_the_verbs_reach_it_by_its_name_and_explain_says_who_scales_it(ours: Team, tmp_path: Path) -> None:
+    flags = ("--kubeconfig", str(tmp_path / "kubeconfig"))
+    async with ours.scaler() as running:
+        await ours.submits("job", gpus=2)
+        await scale_directly(ours, "job", mode="observe")
+        await ours.sees(lambda: is_at(ours, "job", "Running", 1), "a job that runs")
+        kept = await command_beside("keep", f"{TEAM}/job", "--for", "4h", *flags)
+        assert kept.status == 0, kept
+        await ours.sees(lambda: ours.status("job").get("reason") == "Kept", "what is kept")
+        explained = await command_beside(
+            "explain", f"{TEAM}/job", "--server", f"http://127.0.0.1:{running.http_port}", "--json"
+        )
+        assert explained.json["actuator"] == "Direct"
+        [kept_until] = [x for t in explained.json["triggers"] for x in t["settings"] if x["name"] == "keepUntil"]
+        assert kept_until["source"] == "ScalableWorkload job"
+        history = await command_beside("history", f"{TEAM}/job", "--json", *flags)
+        assert history.json["history"][-1]["state"] == "Kept"
+        suspended = await command_beside("suspend", f"{TEAM}/job", *flags)
+        assert suspended.status == 0, suspended
+        await ours.sees(lambda: is_at(ours, "job", "Suspended", 0), "a job that its user has suspended")
+        woken = await command_beside("wake", f"{TEAM}/job", *flags)
+        assert woken.status == 0, woken
+        await ours.sees(lambda: is_at(ours, "job", "Running", 1), "a job that its user has woken")
+        missing = await command_beside("wake", f"{TEAM}/other", *flags)
+        assert "there are: job" in missing.err
+
+
+@pytest.mark.slow
+async def test_once_keda_is_installed_it_is_followed(ours: Team) -> None:
+    definitions = [each for each in crds.load() if each["metadata"]["name"] == SCALED_OBJECT.qualified_name]
+    async with ours.scaler() as running:
+        await ours.submits("job", gpus=2)
+        await scale_directly(ours, "job", mode="observe")
+        await ours.sees(lambda: ours.status("job").get("reason") == "ObserveOnly", "a job that is observed")
+        await ours.world.apply(definitions)
+        reflector = running.leadership.controllers.reflectors.scaled_objects
+        await until(lambda: isinstance(reflector.state, Reflecting), seconds=SECONDS)
+        await ours.world.apply([scaled_object("job", TEAM, SCALABLE_WORKLOAD, "scaler:9090", METADATA)])
+        await ours.sees(lambda: _direct(ours) == "ScaledByKEDA", "a job that is KEDA's")
+
+
+def _direct(ours: Team) -> str:
+    return next((each["reason"] for each in ours.status("job")["conditions"] if each["type"] == "Direct"), "")
