@@ -52,7 +52,7 @@ class World:
         reflector = self.leader.reflectors.switched._reflectors.get(self.resource)
         there = {x["metadata"]["name"]: x["metadata"]["resourceVersion"] for x in await self.cluster.all(self.resource)}
         seen = {each.metadata.name: each.metadata.resource_version for each in reflector.items()} if reflector else {}
-        return there == seen and await self.leader.is_current()
+        return there == seen and not self.leader.copies.unlisted(NAMESPACE_NAME) and await self.leader.is_current()
 
     async def scale(self, replicas: int) -> None:
         await self.cluster.scale(replicas, name=self.name)
