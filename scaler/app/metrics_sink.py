@@ -1,13 +1,14 @@
 """Metrics and logs of what the parts of the process report."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 import structlog
 
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.provisioning.lifecycle import LOST
+from scaler.decision.candidate import HistoryLine, return_of
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
@@ -112,9 +113,12 @@ class MetricsSink:
         if entry.wasted_gpu_seconds is not None:
             self.metrics.wasted_gpu_seconds_total.inc(entry.wasted_gpu_seconds)
 
-    def entered(self, before: str, state: str) -> None:
-        """A workload has entered another state."""
-        self.metrics.workload_transitions_total.labels(before=before, entered=state).inc()
+    def entered(self, history: Sequence[HistoryLine]) -> None:
+        """A workload has entered the state of the last line."""
+        before = history[-2].state if len(history) > 1 else ""
+        self.metrics.workload_transitions_total.labels(before=before, entered=history[-1].state).inc()
+        if (found := return_of(history)) is not None:
+            self.metrics.wake_seconds.labels(str(found.cause)).observe(found.after.total_seconds())
 
     def reconciled(self, seconds: float, error: Exception | None) -> None:
         failed = "broken" if error else "ok"

@@ -21,17 +21,18 @@ The first row that applies, from above:
 Every state, what begins it and what may come before it is in `STATES`; the picture in docs/policies.md is made from it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from textwrap import shorten
+from typing import NamedTuple
 
 import msgspec
 
 from scaler.decision.decision import Active, Decision, standing_warning
 from scaler.decision.target_state import Phase, TargetState
-from scaler.decision.workloads import HISTORY_ANNOTATION
+from scaler.decision.workloads import BY_HTTP, BY_LINK, BY_WHEN_FREE, HISTORY_ANNOTATION, WAKE_ANNOTATION
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 
@@ -198,6 +199,54 @@ def suspended_at(history: Sequence[HistoryLine]) -> datetime | None:
 
 
 _DOWN = frozenset({CandidateState.SUSPENDING, CandidateState.SUSPENDED})
+
+
+class WakeCause(StrEnum):
+    """What a suspended workload came back for."""
+
+    ANNOTATION = "Annotation"
+    LINK = "Link"
+    """In a message to its owner."""
+    HTTP = "HTTP"
+    WHEN_FREE = "WhenFree"
+    DEMAND = "Demand"
+    SCHEDULE = "Schedule"
+    OTHER = "Other"
+    """`kubectl scale`, another trigger of KEDA's, or its own switch."""
+
+
+class Return(NamedTuple):
+    """A suspended workload that runs again."""
+
+    cause: WakeCause
+    after: timedelta
+    """From when the leader saw the request until it ran."""
+
+
+def return_of(history: Sequence[HistoryLine]) -> Return | None:
+    """What the last line of the history ends; None where that is no return."""
+    known = [line for line in history if line.state != _S.UNKNOWN and line.at.tzinfo is not None]
+    if len(known) < 3 or known[-1] is not history[-1] or known[-1].state in (_S.WAKING, *_DOWN):
+        return None
+    *_, down, waking, running = known
+    if down.state not in _DOWN or waking.state != _S.WAKING:
+        return None
+    return Return(_cause(waking), max(timedelta(0), running.at - waking.at))
+
+
+def _cause(waking: HistoryLine) -> WakeCause:
+    asked = waking.message if waking.reason == DecisionReason.WAKING else ""
+    if WAKE_ANNOTATION in asked:
+        return next((cause for cause, is_it in _BY.items() if is_it(waking.by)), WakeCause.ANNOTATION)
+    return next((cause for word, cause in _WORDS.items() if word in asked), WakeCause.OTHER)
+
+
+_BY: Mapping[WakeCause, Callable[[str], bool]] = {
+    WakeCause.LINK: lambda by: by.startswith(BY_LINK),
+    WakeCause.HTTP: lambda by: by.endswith(BY_HTTP),
+    WakeCause.WHEN_FREE: lambda by: by.endswith(BY_WHEN_FREE),
+}
+_WORDS = {"demand query": WakeCause.DEMAND, "wakeAt": WakeCause.SCHEDULE}
 
 
 def next_line(

@@ -36,7 +36,7 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
-from scaler.decision.workloads import ASKED_BY, KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.decision.workloads import ASKED_BY, BY_LINK, KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.errors import KubeError, ScalerError
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import decode
@@ -238,7 +238,7 @@ class LinkPages:
             raise LinkError(HTTPStatus.TOO_MANY_REQUESTS, "Too many links of this workload were used today.")
         changes = {
             ANSWERED: " ".join(f"{each}={expires}" for each, expires in records.items()),
-            ASKED_BY: f"link to {link.owner}",
+            ASKED_BY: f"{BY_LINK}{link.owner}",
         }
         if verb is Verb.WAKE:
             changes[WAKE_ANNOTATION] = str(timestamp(now))

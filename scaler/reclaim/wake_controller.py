@@ -12,7 +12,7 @@ from typing import ClassVar
 import structlog
 
 from scaler.clock import every
-from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, wake_time
+from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, WAKE_ANNOTATION, wake_time
 from scaler.errors import KubeError
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -25,8 +25,6 @@ log = structlog.get_logger(__name__)
 _INTERVAL = timedelta(seconds=5)
 _HEARD_WITHIN = timedelta(minutes=1)
 """After that its own write is in the copies that it reads."""
-WHEN_FREE_SUFFIX = ", WhenFree"
-"""At the end of `asked-by`, after the policy or the owner who asked for it."""
 
 
 @dataclass
@@ -72,5 +70,5 @@ class WakeController:
 
 def _asked_by(wish: WakeWish) -> str:
     if (on := wish.by_owner) is not None:
-        return f"{on.metadata.annotations.get(ASKED_BY) or 'its owner'}{WHEN_FREE_SUFFIX}"
-    return f"{wish.decision.policy.source_of('wake')}{WHEN_FREE_SUFFIX}"
+        return f"{on.metadata.annotations.get(ASKED_BY) or 'its owner'}{BY_WHEN_FREE}"
+    return f"{wish.decision.policy.source_of('wake')}{BY_WHEN_FREE}"

@@ -165,6 +165,8 @@ _STATE = "State of a workload between work and suspension, as in `status.state`"
 LABELS = {
     "before": f"{_STATE}; empty where none was known.",
     "entered": f"{_STATE}.",
+    "cause": "What asked for a wake-up: `Annotation` (also the verb), `Link` in a message, `HTTP`, `WhenFree`, "
+    "`Demand` (a wake query), `Schedule` (`wakeAt`), or `Other` (`kubectl scale`, another trigger, its own switch).",
     "workload_namespace": "Namespace of the workload; of a gang that was given GPUs, its own. Those beyond "
     "`metrics.namespaces` are `(others)`.",
     "cluster_queue": "ClusterQueue where the workload holds or asks for quota; empty where Kueue does not manage it.",

@@ -161,8 +161,10 @@ class Metrics(MetricSet):
     suspended_to_resumed_seconds = _suspensions.histogram(
         "How long workloads were suspended before they were resumed.", buckets=_HOURS
     )
-    resumed_to_running_seconds = _suspensions.histogram(
-        "Time from asking a suspended ScalableWorkload to run again until all of its GPU pods ran.", buckets=_MINUTES
+    wake_seconds = _suspensions.histogram(
+        "Time from the request to resume a suspended workload until all of its GPU pods ran, by what asked for it.",
+        ("cause",),
+        buckets=_MINUTES,
     )
     resumptions_total = _suspensions.counter("Suspended workloads that were resumed.", ("workload_namespace",))
     regrets_total = _suspensions.counter(

@@ -11,7 +11,7 @@ Laws:
 * Of several ScalableWorkloads of one Workload only the oldest acts. Two that disagree would start and stop it for ever.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -49,7 +49,7 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.suspension.direct import DirectActuator
 from scaler.suspension.keeps import KEEPS_ANNOTATION, encode_keeps, keeps_of, settle
 from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.suspension.status import desired_status, is_worth_writing, lines_of
 from scaler.suspension.status import warned_at as next_warning
 from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
 
@@ -101,7 +101,7 @@ class SuspensionReconciler:
         announcer: EventSink,
         *,
         budgets: WarningBudgets | None = None,
-        entered: Callable[[str, str], None] = lambda _before, _state: None,
+        entered: Callable[[Sequence[HistoryLine]], None] = lambda _history: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api = api
@@ -110,7 +110,7 @@ class SuspensionReconciler:
         self._announcer = announcer
         self.budgets = budgets
         self._entered = entered
-        """Called with the state before, empty for none, and the one that a workload has entered."""
+        """Called with the history of a workload, whose last line is the state that it has entered."""
         self._clock = clock
         self._actuator = DirectActuator(api, cluster, decision_cache)
 
@@ -304,16 +304,17 @@ class SuspensionReconciler:
             message = _warning(status["idleSince"], status["suspendAt"])
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
         if "history" in status:
-            self._announce_state(about, scalable.status.state, msgspec.convert(status["history"][-1], HistoryLine))
+            self._announce_state(about, lines_of(map(msgspec.json.encode, status["history"])))
         is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
         if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
             reason, is_warning = _ANNOUNCED_PHASES[state.phase]
             self._announcer.record(about, reason, state.message, warning=is_warning)
 
-    def _announce_state(self, about: ObjectReference, before: str, line: HistoryLine) -> None:
+    def _announce_state(self, about: ObjectReference, history: Sequence[HistoryLine]) -> None:
         """The Event of a state that was entered, unless another Event of the same moment tells of it."""
+        line = history[-1]
         row = STATES[CandidateState(line.state)]
-        self._entered(before, line.state)
+        self._entered(history)
         if row.event:
             self._announcer.record(about, row.event, line.message, warning=row.is_warning)
 
@@ -415,7 +416,7 @@ class SuspensionReconciler:
             message = _warning(timestamp(decision.idle_since), timestamp(decision.suspend_at))
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
         if line is not None:
-            self._announce_state(about, history[-1].state if history else "", line)
+            self._announce_state(about, [*history, line])
 
     async def _remove_wake_of_scaled_object(self, key: Key) -> None:
         """Remove a ScaledObject's wake annotation once it has taken effect.

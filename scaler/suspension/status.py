@@ -1,6 +1,7 @@
 """The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -76,6 +77,15 @@ def _entered(line: HistoryLine, known: Sequence[msgspec.Raw]) -> dict[str, Any]:
     """The state that it has entered, and the history with it."""
     lines = [*map(msgspec.json.decode, known), {**msgspec.to_builtins(line), "at": timestamp(line.at)}]
     return {"state": line.state, "history": lines[-HISTORY:]}
+
+
+def lines_of(history: Iterable[bytes | msgspec.Raw]) -> list[HistoryLine]:
+    """Those that can be read."""
+    found = []
+    for each in history:
+        with suppress(msgspec.DecodeError):
+            found.append(msgspec.json.decode(each, type=HistoryLine))
+    return found
 
 
 def last_line(history: Sequence[msgspec.Raw]) -> HistoryLine | None:

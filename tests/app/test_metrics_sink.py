@@ -11,6 +11,7 @@ from scaler.admission.check import CheckReason
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.plan import AdmissionPlan
 from scaler.app.metrics_sink import MetricsSink
+from scaler.decision.candidate import HistoryLine
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 from scaler.reclaim.transitions import LedgerEntry, LedgerStage
@@ -73,3 +74,20 @@ def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
     assert values(metrics, "planning_blind") == {(): 0}
     observers.planned(ReclaimReport(at=NOON, blind="quota is not seen"))
     assert values(metrics, "planning_blind") == {(): 1}
+
+
+def test_the_time_from_the_request_until_a_workload_runs_is_counted_by_what_asked_for_it(metrics: Metrics) -> None:
+    observers, message = MetricsSink(metrics), "wake-up requested: annotation idlegpu.io/wake on ScaledObject a"
+    lines = [
+        HistoryLine(at=NOON, state="Suspended"),
+        HistoryLine(at=at(60), state="Waking", reason="Waking", message=message, by="IdlePolicy/a, WhenFree"),
+        HistoryLine(at=at(150), state="Busy"),
+    ]
+    for number in range(1, len(lines) + 1):
+        observers.entered(lines[:number])
+    assert values(metrics, "wake_seconds_sum", "cause") == {("WhenFree",): 90}
+    assert values(metrics, "workload_transitions_total", "before", "entered") == {
+        ("", "Suspended"): 1,
+        ("Suspended", "Waking"): 1,
+        ("Waking", "Busy"): 1,
+    }

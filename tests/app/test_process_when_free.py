@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from app.sandbox_team import TEAM, TRIGGER, Team, team
-from running_scaler import fetch
+from running_scaler import fetch, metric
 from scaler_sandbox.job_manifests import scaling
 from small_cluster import until
 
@@ -36,6 +36,7 @@ async def test_idle_workloads_make_room_for_a_gang_and_come_back_when_it_is_done
             woken = [line for line in ours.status(each)["history"] if line["state"] == "Waking"][-1]
             assert woken["by"] == "trigger metadata, WhenFree"
             assert "annotation idlegpu.io/wake on ScaledObject" in woken["message"]
+        await until(lambda: _have_returned(scaler.http_port, 2))
 
 
 async def _run(ours: Team, *names: str) -> None:
@@ -49,3 +50,7 @@ async def _stays(port: int, name: str, why: str) -> bool:
     _, _, body = await fetch(port, f"/api/v1/gangs/{TEAM}/ScalableWorkload/{name}")
     found: dict[str, Any] = json.loads(body)
     return bool(found["staysSuspended"] == why)
+
+
+async def _have_returned(port: int, number: int) -> bool:
+    return await metric(port, "idle_gpu_scaler_wake_seconds_count", cause="WhenFree") == number

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from loops_builders import scalable_workload
 
-from scaler.decision.candidate import HISTORY, STATES, CandidateState, HistoryLine, candidate_state, next_line
+from scaler.decision.candidate import (
+    HISTORY,
+    STATES,
+    CandidateState,
+    HistoryLine,
+    Return,
+    WakeCause,
+    candidate_state,
+    next_line,
+    return_of,
+)
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.policy import EnforcementMode
@@ -89,6 +99,58 @@ def test_what_is_unknown_of_everything_is_no_state_of_a_workload(reason: str) ->
     """Or an outage of Prometheus would be written to every workload, and its end as well."""
     doubt = Unknown(reason=UnknownReason(reason), message="m")
     assert next_line(None, decided(doubt, a_target()), now=NOON) is None
+
+
+BY_ANNOTATION = "wake-up requested: annotation idlegpu.io/wake on ScaledObject a"
+CAUSES: dict[str, tuple[tuple[str, str, str], WakeCause]] = {
+    "the verb": (("Waking", BY_ANNOTATION, "anna"), WakeCause.ANNOTATION),
+    "nobody said who": (("Waking", BY_ANNOTATION, ""), WakeCause.ANNOTATION),
+    "a link": (("Waking", BY_ANNOTATION, "link to anna"), WakeCause.LINK),
+    "a request over HTTP": (("Waking", BY_ANNOTATION, "anna over HTTP"), WakeCause.HTTP),
+    "room, by a policy": (("Waking", BY_ANNOTATION, "IdlePolicy/a, WhenFree"), WakeCause.WHEN_FREE),
+    "demand": (("Waking", "wake-up requested: demand query 'inbox'", "anna"), WakeCause.DEMAND),
+    "its hour": (("Waking", "wake-up requested: wakeAt 2026-12-01T07:30:00Z", "anna"), WakeCause.SCHEDULE),
+    "its own switch": (("Waking", "wake-up requested: Notebook a was started", "link to anna"), WakeCause.OTHER),
+    "kubectl scale": (("WaitingForQuota", "spec.replicas is 1; not admitted yet", "link to anna"), WakeCause.OTHER),
+}
+
+
+def lines(*states: str, waking: tuple[str, str, str] = ("Waking", BY_ANNOTATION, "")) -> list[HistoryLine]:
+    """One each minute."""
+    reason, message, by = waking
+    return [
+        HistoryLine(at=NOON + minutes(number), state=state, reason=reason, message=message, by=by)
+        if state == "Waking"
+        else HistoryLine(at=NOON + minutes(number), state=state)
+        for number, state in enumerate(states)
+    ]
+
+
+@pytest.mark.parametrize(("waking", "cause"), CAUSES.values(), ids=CAUSES.keys())
+def test_what_a_workload_came_back_for_is_in_its_history(waking: tuple[str, str, str], cause: WakeCause) -> None:
+    assert return_of(lines("Suspended", "Waking", "Busy", waking=waking)) == Return(cause, minutes(1))
+
+
+@pytest.mark.parametrize(
+    ("states", "after"),
+    [
+        ("Suspended Waking Busy", 1),
+        ("Suspending Waking Kept", 1),
+        ("Busy Suspended Waking Unknown Idle", 2),
+        ("Suspended Unknown Waking Unknown Unknown Busy", 3),
+        ("Suspended Waking", None),
+        ("Suspended Waking Unknown", None),
+        ("Suspended Waking Suspended", None),
+        ("Suspended Waking Busy Idle", None),
+        ("Idle Waking Busy", None),
+        ("Waking Busy", None),
+        ("Busy", None),
+        ("", None),
+    ],
+)
+def test_a_return_is_counted_when_it_runs_and_once(states: str, after: float | None) -> None:
+    found = return_of(lines(*states.split()))
+    assert found == (Return(WakeCause.ANNOTATION, minutes(after)) if after is not None else None)
 
 
 # ------------------------------------------------------------------------------------------------- one life at random

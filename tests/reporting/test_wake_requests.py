@@ -103,7 +103,8 @@ async def test_who_may_patch_scaled_objects_wakes_what_is_suspended(site: Site) 
     status, answer, _ = await site.posts(await site.token())
     assert (status, answer["askedBy"]) == (202, ANA)
     assert "KEDA scales it to 1" in answer["message"]
-    assert await site.annotations() == {"idlegpu.io/wake": "2026-12-01T12:00:00Z", "idlegpu.io/asked-by": ANA}
+    by = f"{ANA} over HTTP"
+    assert await site.annotations() == {"idlegpu.io/wake": "2026-12-01T12:00:00Z", "idlegpu.io/asked-by": by}
 
 
 async def test_what_is_scaled_without_keda_is_woken_by_who_may_patch_it(cluster: SmallCluster) -> None:
@@ -239,4 +240,4 @@ async def test_nothing_but_post_is_answered_and_a_body_is_not_read(site: Site, v
 async def test_two_at_once_are_one(site: Site) -> None:
     token = await site.token()
     assert await asyncio.gather(*(site.status(token) for _ in range(5))) == [202] * 5
-    assert (await site.annotations())["idlegpu.io/asked-by"] == ANA
+    assert (await site.annotations())["idlegpu.io/asked-by"] == f"{ANA} over HTTP"

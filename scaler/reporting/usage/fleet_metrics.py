@@ -182,11 +182,6 @@ class FleetMetrics:
             self._metrics.regrets_total.labels(namespace, reason).inc()
             self._metrics.regretted_suspensions_total.inc()
 
-    def restarted(self, after: timedelta) -> None:
-        """All GPU pods of a workload run again, so long after it was resumed."""
-        if self._is_reporting():
-            self._metrics.resumed_to_running_seconds.observe(after.total_seconds())
-
     # ---------------------------------------------------------------------------------------------------------- gangs
 
     def admitted(self, cluster_queue: str, waited: timedelta) -> None:

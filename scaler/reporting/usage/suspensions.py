@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Inactive
-from scaler.decision.target_state import Phase
 from scaler.decision.workloads import SuspendedAnnotation, suspended_annotation
 from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.object_cache import Change
@@ -48,8 +47,6 @@ class SuspensionWatch:
     queues: QueueNames
     metrics: FleetMetrics
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    _resumed: dict[str, datetime] = field(default_factory=dict, init=False)
-    """When ScalableWorkloads were resumed that do not run yet, by uid."""
 
     def transfers(self) -> Iterator[QuotaTransfer]:
         """What gangs that run have now of workloads that are suspended."""
@@ -84,25 +81,16 @@ class SuspensionWatch:
         if note is None or scalable is None:
             return
         now = self.clock()
-        self._resumed[scalable.metadata.uid] = now
         after = max(timedelta(0), now - note.at) if note.at is not None else None
         self.metrics.resumed(workload.metadata.namespace, _REASONS.get(note.reason, ""), after=after)
 
     def scalable_heard(self, change: Change[ScalableWorkload]) -> None:
         """Never raises."""
         old, new = change.old, change.new
-        if new is None:
-            if old is not None:
-                self._resumed.pop(old.metadata.uid, None)
-            return
         # What was there before this process began has been counted.
         is_new = old is not None and not _is_given(entry_of(old))
-        if is_new and (transfer := self._transfer(new)) is not None:
+        if new is not None and is_new and (transfer := self._transfer(new)) is not None:
             self.metrics.transferred(transfer)
-        resumed_at = self._resumed.get(new.metadata.uid)
-        if resumed_at is not None and new.status.phase == Phase.RUNNING:
-            del self._resumed[new.metadata.uid]
-            self.metrics.restarted(max(timedelta(0), self.clock() - resumed_at))
 
     def _transfer(self, scalable: ScalableWorkload) -> QuotaTransfer | None:
         """What its ledger says was given; None where the gang does not run."""

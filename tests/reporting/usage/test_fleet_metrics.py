@@ -175,8 +175,6 @@ def test_gpus_of_suspended_workloads_and_transfers_are_counted() -> None:
     shown = Shown()
     shown.fleet.suspended("team-a", "GPUsIdle", gpus=4, idle_for=minutes(30))
     shown.fleet.transferred(TRANSFER)
-    shown.fleet.restarted(timedelta(seconds=90))
-    assert (shown.value("resumed_to_running_seconds_count"), shown.value("resumed_to_running_seconds_sum")) == (1, 90)
     shown.suspended(10, TRANSFER, team_a=4)
     assert shown.values("suspensions_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 1}
     assert shown.values("reclaimed_gpus_total", "workload_namespace", "reason") == {("team-a", "GPUsIdle"): 4}
@@ -262,7 +260,6 @@ def test_a_replica_that_does_not_report_counts_nothing() -> None:
     shown.is_reporting = False
     shown.fleet.suspended("team-a", "GPUsIdle", gpus=4, idle_for=None)
     shown.fleet.resumed("team-a", "GPUsIdle", after=minutes(1))
-    shown.fleet.restarted(minutes(1))
     shown.fleet.transferred(TRANSFER)
     shown.fleet.admitted("cq", minutes(5))
     for each in shown.metrics.declared:

@@ -47,9 +47,6 @@ class Counted(list[Any]):
     def resumed(self, namespace: str, reason: str, *, after: timedelta | None) -> None:
         self.append(Resumed(namespace, reason, after))
 
-    def restarted(self, after: timedelta) -> None:
-        self.append(after)
-
     def transferred(self, transfer: QuotaTransfer) -> None:
         self.append(transfer)
 
@@ -149,15 +146,6 @@ def test_a_workload_that_kueue_recreated_is_not_suspended_twice(cluster: Watched
     cluster.workload(WorkloadJson("a-w", pods=1, gpus_per_pod=2).waiting(""), when=at(5))
     cluster.suspend(when=at(6))
     assert len(cluster.of(Suspended)) == 1
-
-
-def test_a_restart_is_counted_once_when_all_pods_run(cluster: Watched) -> None:
-    cluster.suspend()
-    cluster.resume(when=at(600))
-    cluster.now = at(660)
-    for phase in (Phase.STARTING, Phase.RUNNING, Phase.STARTING, Phase.RUNNING):
-        cluster.scalable(scalable_workload("a", workload="a-w", phase=phase))
-    assert cluster.of(timedelta) == [minutes(1)]
 
 
 def test_an_annotation_that_cannot_be_read_makes_no_label(cluster: Watched) -> None:
