@@ -54,7 +54,7 @@ class Alertmanager:
         firing = dict(_alerts((workload for _, workload in workloads), now))
         if self._next_at is not None and now < self._next_at and firing.keys() == self._standing.keys():
             return
-        ended = [{**alert, "endsAt": timestamp(now)} for key, alert in self._standing.items() if key not in firing]
+        ended = [_ended(alert, now) for key, alert in self._standing.items() if key not in firing]
         try:
             await self._post([*ended, *firing.values()])
         except SendError as error:
@@ -71,6 +71,11 @@ class Alertmanager:
             body = msgspec.json.encode(alerts[begin : begin + _MOST_IN_ONE])
             await post_json(self._target, body, {}, self._timeout, path="/api/v2/alerts")
             self._sent(self.name, "delivered")
+
+
+def _ended(alert: Alert, now: datetime) -> Alert:
+    """Never before its begin, which may be of a leader with another clock: Alertmanager refuses that."""
+    return {**alert, "endsAt": max(str(timestamp(now)), alert["startsAt"])}
 
 
 def _alerts(workloads: Iterable[NotifiedWorkload], now: datetime) -> Iterable[tuple[tuple[str, str], Alert]]:
@@ -94,6 +99,6 @@ def _alerts(workloads: Iterable[NotifiedWorkload], now: datetime) -> Iterable[tu
                         "description": f"{line.reason}: {line.message}",
                     },
                     "startsAt": timestamp(line.at),
-                    "endsAt": timestamp(now + _ROUNDS_AHEAD * _ROUND),
+                    "endsAt": timestamp(max(now, line.at) + _ROUNDS_AHEAD * _ROUND),
                 },
             )
