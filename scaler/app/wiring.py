@@ -22,13 +22,14 @@ from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget
 from scaler.decision.cluster_state import seconds_since_heard
 from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.wake_queries import WakeQueries, WakeQuery
 from scaler.idleness.gpu import Signal
 from scaler.idleness.pods import GpuPod
-from scaler.idleness.policy import Trust
+from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
@@ -38,7 +39,8 @@ from scaler.kube.transport import KubeTransport
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
 from scaler.notifications.digest import WeeklyDigest
-from scaler.notifications.links import LinkConfig, LinkPages, Links
+from scaler.notifications.link_pages import LinkPages
+from scaler.notifications.links import LinkConfig, Links
 from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
@@ -179,7 +181,13 @@ class Wiring:
 
     def link_pages(self) -> LinkPages | None:
         """None where no links are configured."""
-        return LinkPages(self.links, self.transport, self.cluster.scaled_objects.get) if self.links else None
+
+        def policy_of(key: tuple[str, str]) -> Policy | None:
+            decision = decision_of(self.decision_cache, key)
+            return decision.policy if decision is not None else None
+
+        scaled_object = self.cluster.scaled_objects.get
+        return LinkPages(self.links, self.transport, scaled_object, policy_of=policy_of) if self.links else None
 
     def wake_requests(self) -> WakeRequests | None:
         """None where the settings do not ask for them."""

@@ -64,6 +64,12 @@ def prevailing(decisions: Sequence[Decision]) -> Decision | None:
     return min(decisions, key=lambda decision: order.index(type(decision.answer)), default=None)
 
 
+def decision_of(decisions: DecisionCache, key: Key) -> Decision | None:
+    """The one that prevails for a ScaledObject; None where there is none."""
+    entry = decisions.evaluation.entries.get(key) if decisions.evaluation is not None else None
+    return prevailing(list(entry.triggers.values())) if entry is not None else None
+
+
 _FIELDS = ["verdict", "reason", "message", "evidence", "evidenceOmitted", "idleSince", "suspendAt", "keepUntil"]
 
 

@@ -6,9 +6,10 @@ from typing import Protocol
 from scaler.decision.candidate import CandidateState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.describe import prevailing
+from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import Evaluator
 from scaler.idleness.history import DeviceHistory
+from scaler.idleness.policy import Policy
 from scaler.notifications.message import Details, pictures
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
@@ -18,7 +19,7 @@ _MOST_GPUS = 64
 
 
 class LinkMaker(Protocol):
-    def __call__(self, notice: Notice, source: Source, now: datetime) -> dict[str, str]:
+    def __call__(self, notice: Notice, source: Source, now: datetime, policy: Policy | None) -> dict[str, str]:
         """By what they do."""
 
 
@@ -29,8 +30,9 @@ class DetailsReader:
         self._links = links
 
     def read(self, notice: Notice, source: Source, now: datetime) -> Details:
-        links = self._links(notice, source, now) if self._links is not None else {}
-        decision = self._decision(notice)
+        decision = decision_of(self._decision_cache, notice.workload.key)
+        policy = decision.policy if decision is not None else None
+        links = self._links(notice, source, now, policy) if self._links is not None else {}
         status = source.scalable.status if source.scalable is not None else None
         if notice.line.state != CandidateState.WARNED or decision is None:
             idle_since = status.idle_since if status is not None else None
@@ -49,11 +51,6 @@ class DetailsReader:
             ),
             links=links,
         )
-
-    def _decision(self, notice: Notice) -> Decision | None:
-        evaluation = self._decision_cache.evaluation
-        entry = evaluation.entries.get(notice.workload.key) if evaluation is not None else None
-        return prevailing(list(entry.triggers.values())) if entry is not None else None
 
     def _devices(self, namespace: str, decision: Decision) -> list[DeviceHistory]:
         history, gpus = self._evaluator.sampler.history, decision.verdict.gpus if decision.verdict is not None else ()

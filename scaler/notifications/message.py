@@ -98,7 +98,7 @@ class Details:
     gpus: int = 0
     pictures: tuple[SignalPicture, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
-    """By what they do: `keep` or `wake`."""
+    """By what they do: `keep`, `exclude` or `wake`."""
 
 
 DetailsOf = Mapping[str, Details]
@@ -163,6 +163,7 @@ def _lines(notice: Notice, known: Details) -> Iterable[str]:
         due = timestamp(known.suspend_at)
         yield f"  suspended at {due} unless its GPUs work before" if due else "  suspended when its GPUs are needed"
         yield f"  to keep it: {known.links.get('keep') or f'kubectl idlegpu keep {name} --for 4h'}"
+        yield f"  to exclude it from suspension: {known.links.get('exclude') or f'kubectl idlegpu exclude {name}'}"
     elif line.state == CandidateState.SUSPENDED:
         yield f"  to resume it: {known.links.get('wake') or f'kubectl idlegpu wake {name}'}"
 

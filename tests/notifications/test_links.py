@@ -4,9 +4,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -18,12 +20,15 @@ from small_cluster import NAME, SmallCluster, until
 from suspension.replica import replica
 from virtual_clock import VirtualClock
 
+from scaler.idleness.policy import Policy
 from scaler.kube.objects.resources import SCALED_OBJECT
-from scaler.notifications.links import ANSWERED, LinkConfig, LinkPages, Links
+from scaler.notifications.link_pages import ANSWERED, LinkPages
+from scaler.notifications.links import LinkConfig, Links, Verb
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
+from scaler.suspension.keeps import KEEPS_ANNOTATION, Keep, encode_keeps
 
 KEY = "k" * 32
 VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -35,15 +40,16 @@ class Site:
     links: Links
     clock: VirtualClock
     source: Source
+    policies: dict[tuple[str, str], Policy] = field(default_factory=dict)
 
-    def link(self, state: str = "Warned", *, after_s: float = 0) -> str:
-        """The one link in the message about that state."""
+    def link(self, verb: str = "keep", *, after_s: float = 0) -> str:
+        """In the message about the state with which it is offered."""
+        return self.offered("Suspended" if verb == "wake" else "Warned", after_s=after_s)[verb]
+
+    def offered(self, state: str, *, after_s: float = 0) -> dict[str, str]:
         one = replace(workload(owner="ada@example.com"), lines=(line(state, after_s=after_s),))
-        found = self.links.of_notice(
-            Notice(workload=one, line=one.lines[0], target=TARGET), self.source, self.clock.now()
-        )
-        (url,) = found.values()
-        return url
+        notice, policy = Notice(workload=one, line=one.lines[0], target=TARGET), self.policies.get(("demo", NAME))
+        return self.links.of_notice(notice, self.source, self.clock.now(), policy)
 
     async def asks(self, verb: str, url: str) -> tuple[int, str, Mapping[str, str]]:
         async with aiohttp.ClientSession() as session, session.request(verb, url, allow_redirects=False) as got:
@@ -76,13 +82,15 @@ async def served(cluster: SmallCluster, folder: Path, clock: VirtualClock) -> As
         config = LinkConfig(
             base_url="http://x", key_file=key, valid_for=timedelta(hours=24), keep_for=timedelta(hours=4)
         )
-        pages = LinkPages(Links(config), one.transport, one.copies.scaled_objects.get, clock=clock)
+        policies = dict[tuple[str, str], Policy]()
+        scaled_objects = one.copies.scaled_objects
+        pages = LinkPages(Links(config), one.transport, scaled_objects.get, policy_of=policies.get, clock=clock)
         server = HttpServer("127.0.0.1:0", Metrics(), views(), routes=pages.routes())
         port = await server.start()
         links = Links(replace(config, base_url=f"http://127.0.0.1:{port}"))
         (scaled_object,) = one.copies.scaled_objects.items()
         try:
-            yield Site(cluster, links, clock, Source(scaled_object=scaled_object, scalable=None))
+            yield Site(cluster, links, clock, Source(scaled_object=scaled_object, scalable=None), policies)
         finally:
             await server.stop()
 
@@ -111,8 +119,56 @@ async def _is_used(site: Site, url: str) -> bool:
 
 
 async def test_a_wake_link_resumes(site: Site) -> None:
-    assert await site.posts(site.link("Suspended")) == 200
+    assert await site.posts(site.link("wake")) == 200
     assert (await site.annotations())["idlegpu.io/wake"] == "2026-12-01T12:00:00Z"
+
+
+async def test_an_exclude_link_excludes(site: Site) -> None:
+    url = site.link("exclude")
+    assert "Exclude it from suspension for good" in (await site.asks("GET", url))[1]
+    assert await site.posts(url) == 200
+    assert (await site.annotations())["idlegpu.io/exclude"] == "true"
+    assert await site.posts(url) == 410
+
+
+def test_each_state_has_the_answers_that_fit_it(site: Site) -> None:
+    offered = {state: [*site.offered(state)] for state in ("Warned", "Suspended", "Waking")}
+    assert offered == {"Warned": ["keep", "exclude"], "Suspended": ["wake"], "Waking": []}
+
+
+@pytest.mark.parametrize(
+    ("limits", "keep", "exclude"),
+    [
+        ({}, "Keep it for 4h", "Exclude it from suspension for good"),
+        ({"longest_keep": timedelta(hours=2)}, "Keep it for 2h", "Exclude it from suspension for 2h"),
+        ({"longest_keep": timedelta(hours=8)}, "Keep it for 4h", "Exclude it from suspension for 8h"),
+        ({"keep_users": ("link to *",)}, "Keep it for 4h", "Exclude it from suspension for good"),
+        ({"keep_users": ("anna",)}, "", ""),
+        ({"keeps_per_week": 0}, "", ""),
+    ],
+    ids=str,
+)
+async def test_the_limits_of_its_policy_hold_for_links(
+    site: Site, limits: dict[str, Any], keep: str, exclude: str
+) -> None:
+    urls, before = site.offered("Warned"), await site.annotations()
+    site.policies["demo", NAME] = Policy(**limits)
+    assert [*site.offered("Warned")] == [verb for verb, words in (("keep", keep), ("exclude", exclude)) if words]
+    assert [*site.offered("Suspended")] == ["wake"]
+    for verb, words in (("keep", keep), ("exclude", exclude)):
+        status, text, _ = await site.asks("GET", urls[verb])
+        assert (status, words in text) == (200 if words else 403, True)
+        if not words:
+            assert await site.posts(urls[verb]) == 403
+            assert await site.annotations() == before
+
+
+async def test_a_link_counts_for_the_limit_of_a_week(site: Site) -> None:
+    used = [Keep(at=NOON - timedelta(hours=n), until=NOON - timedelta(minutes=n)) for n in (30, 20)]
+    await site.cluster.annotate(SCALED_OBJECT, NAME, KEEPS_ANNOTATION, encode_keeps(used))
+    for most, status in ((3, 200), (2, 403)):
+        site.policies["demo", NAME] = Policy(keeps_per_week=most)
+        assert await site.posts(site.link("keep", after_s=most)) == status
 
 
 async def test_a_longer_keep_is_not_made_shorter(site: Site) -> None:
@@ -131,7 +187,7 @@ async def test_nothing_but_post_changes_anything(site: Site, verb: str) -> None:
 
 async def test_a_crawler_that_follows_every_link_changes_nothing(site: Site) -> None:
     before = await site.cluster.read(SCALED_OBJECT, NAME)
-    queue, seen = [site.link(), site.link("Suspended")], set[str]()
+    queue, seen = [site.link(verb) for verb in Verb], set[str]()
     while queue:
         url = queue.pop()
         if url in seen:
@@ -143,9 +199,9 @@ async def test_a_crawler_that_follows_every_link_changes_nothing(site: Site) -> 
     assert await site.cluster.read(SCALED_OBJECT, NAME) == before
 
 
-def forged(token: str) -> dict[str, str]:
+def forged(token: str, verb: str = "keep") -> dict[str, str]:
     body, rest = token.rsplit(".", 2)[0], ".".join(token.rsplit(".", 2)[1:])
-    own = URLSafeTimedSerializer("x" * 32, salt="idlegpu.io/keep")
+    own = URLSafeTimedSerializer("x" * 32, salt=f"idlegpu.io/{verb}")
     return {
         "another payload": f"{body[:-2]}{'BB' if body.endswith('AA') else 'AA'}.{rest}",
         "another signature": f"{token[:-3]}AAA",
@@ -157,24 +213,28 @@ def forged(token: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("verb", ["GET", "POST"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("verb", Verb)
 @pytest.mark.parametrize("how", [*forged("a.b.c")])
-async def test_forged_links_are_refused(site: Site, how: str, verb: str) -> None:
-    base, _, token = site.link().rpartition("/")
+async def test_forged_links_are_refused(site: Site, how: str, verb: str, method: str) -> None:
+    base, _, token = site.link(verb).rpartition("/")
     before = await site.cluster.read(SCALED_OBJECT, NAME)
-    status, text, _ = await site.asks(verb, f"{base}/{forged(token)[how]}")
+    status, text, _ = await site.asks(method, f"{base}/{forged(token, verb)[how]}")
     assert status == 400
     assert "script" not in text
     assert await site.cluster.read(SCALED_OBJECT, NAME) == before
 
 
-async def test_a_link_is_good_for_its_purpose_only(site: Site) -> None:
-    assert await site.posts(site.link().replace("/keep/", "/wake/")) == 400
-    assert await site.posts(site.link().replace("/keep/", "/delete/")) == 404
+@pytest.mark.parametrize(("verb", "other"), [*permutations(Verb, 2)])
+async def test_a_link_is_good_for_its_purpose_only(site: Site, verb: str, other: str) -> None:
+    assert await site.posts(site.link(verb).replace(f"/{verb}/", f"/{other}/")) == 400
+    assert await site.posts(site.link(verb).replace(f"/{verb}/", "/delete/")) == 404
+    assert await site.annotations() == {}
 
 
-async def test_an_expired_link_is_refused(site: Site) -> None:
-    url = site.link()
+@pytest.mark.parametrize("verb", Verb)
+async def test_an_expired_link_is_refused(site: Site, verb: str) -> None:
+    url = site.link(verb)
     await site.clock.advance(24 * 3600 - 1)
     assert (await site.asks("GET", url))[0] == 200
     await site.clock.advance(1)
@@ -183,8 +243,11 @@ async def test_an_expired_link_is_refused(site: Site) -> None:
     assert await site.annotations() == {}
 
 
-async def test_a_used_link_stays_used_after_a_restart_and_in_another_replica(site: Site, tmp_path: Path) -> None:
-    url = site.link()
+@pytest.mark.parametrize("verb", Verb)
+async def test_a_used_link_stays_used_after_a_restart_and_in_another_replica(
+    site: Site, tmp_path: Path, verb: str
+) -> None:
+    url = site.link(verb)
     token = url.partition("/answer")[2]
     async with served(site.cluster, tmp_path, site.clock) as other:
         assert await site.posts(url) == 200
@@ -235,8 +298,7 @@ async def test_without_a_good_key_there_are_no_links(site: Site, content: str | 
     else:
         file.write_text(content)
     assert await site.posts(url) == 503
-    with pytest.raises(ValueError, match="not enough values"):
-        site.link()
+    assert site.offered("Warned") == {}
 
 
 async def test_an_api_that_refuses_is_told(site: Site) -> None:

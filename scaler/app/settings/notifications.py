@@ -63,7 +63,7 @@ class RetrySettings(Section):
 
 
 class LinkSettings(Section):
-    """Links in messages by which owners keep or resume a workload."""
+    """Links in messages by which owners keep, exclude or resume a workload."""
 
     base_url: str = Field(pattern=r"^https?://[^\s/?#]+(/[^\s?#]*)?$")
     """Address at which owners' browsers reach the path /answer of `http.address`."""
