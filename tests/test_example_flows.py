@@ -1,23 +1,26 @@
 """The flows of `deploy/examples` happen as their pages tell: in the embedded world, with the program, hurried up."""
 
+import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from http_add_on import http_add_on
 from running_scaler import runtime, settings_document
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.fleet import Machine
+from scaler_sandbox.job_manifests import namespace
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 
-from scaler.kube.objects.resources import JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER, SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER, SCALABLE_WORKLOAD
 from scaler.reporting.doctor.permissions import REQUIRED_RULES
 
 HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
-UNKNOWN_HERE = {"ClusterAutoscaler", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}
+UNKNOWN_HERE = {"ClusterAutoscaler", "InterceptorRoute", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}
 """Kinds that are not played here; the schema tests know them."""
 
 
@@ -170,6 +173,40 @@ async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is
         await flow.world.patch(SCALABLE_WORKLOAD, "team-a", "notebook", {"spec": {"replicas": 1}})
         await flow.admitted("team-a", "notebook")
         assert not flow.is_true("Admitted", "team-b", "train")
+
+
+async def test_http_demand_beats_idle_gpus_and_idle_wins_after(tmp_path):
+    async with (
+        http_add_on("model") as add_on,
+        played("http-demand", Machine(name="node-a", gpus=1), tmp_path=tmp_path) as flow,
+    ):
+        flow.world.fleet.set_activity("demo", "*", 0.0)
+        add_on.requests["model"] = 3
+        server, scaling = objects("http-demand", "server.yaml"), objects("http-demand", "scaling.yaml")
+        [scaled] = [body for body in scaling if body["kind"] == "ScaledObject"]
+        demand, idle = scaled["spec"]["triggers"]
+        assert demand["metadata"].pop("idleAfter"), "the hurry is for our own trigger"
+        demand["metadata"] = {"scalerAddress": add_on.address, "interceptorRoute": "model"}
+        idle["metadata"] = {"scalerAddress": f"127.0.0.1:{flow.running.grpc_port}", "idleAfter": "2s", "warmUp": "0s"}
+        await flow.world.apply([namespace("demo"), *(each for each in server if each["kind"] != "Service"), scaled])
+
+        def replicas():
+            return flow.world.find(DEPLOYMENT, "demo", "model")["spec"]["replicas"]
+
+        async def stays(number, seconds):
+            for _ in range(round(seconds / 0.1)):
+                assert replicas() == number
+                await asyncio.sleep(0.1)
+
+        await flow.world.wait_for(lambda: flow.pods("demo", "model-"), "its pod")
+        await stays(1, seconds=5)
+        add_on.requests["model"] = 0
+        await flow.world.wait_for(lambda: replicas() == 0, "no requests, and idle GPUs")
+        await stays(0, seconds=2)
+        add_on.requests["model"] = 1
+        await flow.world.wait_for(lambda: replicas() == 1, "a request")
+        add_on.requests["model"] = 0
+        await flow.world.wait_for(lambda: replicas() == 0, "idle again")
 
 
 A100 = {"cluster-api/accelerator": "nvidia-a100"}
