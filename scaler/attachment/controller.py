@@ -21,8 +21,9 @@ import structlog
 
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget, policy_of, policy_resource
-from scaler.attachment.plan import NOTED, Attached, Plan, Standing, Verb, Write, plan_steps
+from scaler.attachment.plan import NOTED, Attached, Plan, Standing, plan_steps
 from scaler.attachment.policy import AttachmentPolicy, next_end
+from scaler.attachment.writes import Verb, Write
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.decision.workloads import NO_TARGETS, NotifyTargets
@@ -35,7 +36,7 @@ from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
-from scaler.kube.reflector import Reflector
+from scaler.kube.reflector import Absent, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.suspension.leader_api import NOT_LEADING, WriteApi
 
@@ -47,6 +48,7 @@ _RETRY_S = 5.0
 _WRITES_AT_ONCE = 16
 _GONE, _CONFLICT = 404, 409
 VALID = "Valid"
+_NO_KEDA = "the API serves no ScaledObjects: install KEDA, or set actuator: Direct in the policy"
 _NO_ADDRESS = "keda.scalerAddresses of the settings is empty: KEDA could not be told where this scaler is"
 
 
@@ -156,16 +158,23 @@ class AttachmentController:
             self._wake_in("retry", _RETRY_S)
         jobs = await self.jobs.jobs(with_models=any(each.asks_for_models for each in policies))
         made, turns = Plan(), Turns()
-        steps = plan_steps(jobs, policies, attached, self.target, now, told_by=self.told_by)
+        target, why_none = (None, _NO_KEDA) if self._has_no_keda() else (self.target, _NO_ADDRESS)
+        steps = plan_steps(jobs, policies, attached, target, now, told_by=self.told_by)
         for made in steps:  # noqa: B007 (the last one is whole)
             await turns.give_way()
         for standing in made.standings.values():
-            standing.problems += [*([] if self.target is not None else [_NO_ADDRESS]), *self.jobs.problems()]
+            standing.problems += [
+                *([why_none] if standing.needs_keda and target is None else []),
+                *self.jobs.problems(),
+            ]
         await self._write(made.writes)
         for policy in policies:
             await self._write_standing(policy, made.standings[policy.key], now)
         end = next_end(policies, now)
         self._wake_in("end", None if end is None else (end - now).total_seconds())
+
+    def _has_no_keda(self) -> bool:
+        return isinstance(self.cluster.scaled_objects.state, Absent)
 
     def _unlisted(self) -> bool:
         """Whether anything is not known, or not as it is now: a new leader's copies may be of when it led before."""

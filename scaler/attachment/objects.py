@@ -18,6 +18,7 @@ from scaler.decision.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json
+from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.kueue_queues import LabelSelector
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
@@ -54,6 +55,7 @@ def policy_of(found: idlegpu.IdlePolicy) -> AttachmentPolicy:
         ),
         metadata=_metadata(spec, problems),
         notify=spec.notify,
+        actuator=spec.actuator,
         problem="; ".join(problems),
     )
 
@@ -146,13 +148,15 @@ def attached_name(job: Job) -> str:
 
 def scalable_workload(job: Job, said: Followed) -> Json:
     reference = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name}
-    return {**_header(SCALABLE_WORKLOAD, job, said), "spec": {"replicas": 1, "jobRef": reference}}
+    if said.actuator != DIRECT:
+        return {**_header(SCALABLE_WORKLOAD, job, said), "spec": {"replicas": 1, "jobRef": reference}}
+    spec = {"replicas": 1, "jobRef": reference, "actuator": DIRECT, "triggerMetadata": dict(said.metadata)}
+    return {**_header(SCALABLE_WORKLOAD, job, said, _of_trigger(said)), "spec": spec}
 
 
 def scaled_object(job: Job, said: Followed, target: TriggerTarget) -> Json:
-    notify = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
     return {
-        **_header(SCALED_OBJECT, job, said, {SOURCES_ANNOTATION: _json(said.sources), **notify}),
+        **_header(SCALED_OBJECT, job, said, _of_trigger(said)),
         "spec": {
             "scaleTargetRef": scale_target(job),
             "minReplicaCount": 0,
@@ -164,6 +168,12 @@ def scaled_object(job: Job, said: Followed, target: TriggerTarget) -> Json:
             "triggers": [_trigger(said, target)],
         },
     }
+
+
+def _of_trigger(said: Followed) -> dict[str, str]:
+    """Annotations of what has the trigger metadata."""
+    notify = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
+    return {SOURCES_ANNOTATION: _json(said.sources), **notify}
 
 
 def scale_target(job: Job) -> dict[str, str]:

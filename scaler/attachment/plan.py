@@ -9,19 +9,19 @@
 | without a Workload, policy there   | –              | –                        | –                    |
 | without a Workload, policy gone    | –              | detach                   | –                    |
 
+With actuator Direct there is no ScaledObject; `actuators.py` has how jobs change from one actuator to the other.
+
 Detaching never leaves a job suspended: the ScaledObject is deleted first, by which KEDA restores the replicas; a
 ScalableWorkload that is at 0 all the same is set to 1, and deleted once its Workload is active again.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from enum import StrEnum
-from typing import Any
 
 import msgspec
 
+from scaler.attachment.actuators import copied, removed
 from scaler.attachment.objects import (
     POLICY_ANNOTATION,
     TriggerTarget,
@@ -31,44 +31,34 @@ from scaler.attachment.objects import (
     scaled_object,
 )
 from scaler.attachment.policy import AttachmentPolicy, Followed, Job, PolicyKey, followed, in_order
+from scaler.attachment.writes import (
+    BY_KEDA,
+    DIGEST_ANNOTATION,
+    Write,
+    created,
+    deleted,
+    is_direct,
+    patched,
+    updated,
+)
 from scaler.decision.cluster_state import ObjectLister
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL, NotifyTargets
 from scaler.kube.objects.core import Json, ObjectMeta
+from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import IdlePolicyStatus, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 
 LISTED = 10
 """Conflicts and problems that a policy's status names."""
-DIGEST_ANNOTATION = "idlegpu.io/policy-digest"
-"""On what a policy has attached: of the object as it was last written."""
 COPIED_ANNOTATION = "idlegpu.io/copied-from-job"
 """On a ScaledObject: the job's annotations as they were last copied to it."""
 NOTED = (DIGEST_ANNOTATION, POLICY_ANNOTATION, COPIED_ANNOTATION, NOTIFY_ANNOTATION)
 """The annotations of what is attached that a plan depends on."""
+_OWN = frozenset({DIGEST_ANNOTATION, POLICY_ANNOTATION})
 _INACTIVE = frozenset({Phase.SUSPENDED, Phase.SUSPENDING, Phase.RESUMING, Phase.HELD, ""})
-
-
-class Verb(StrEnum):
-    CREATE = "create"
-    PATCH = "patch"
-    DELETE = "delete"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    verb: Verb
-    resource: Resource
-    namespace: str
-    name: str
-    body: Json = field(default_factory=dict)
-    uid: str = ""
-    """Of what is deleted."""
-
-    def __str__(self) -> str:
-        return f"{self.verb} {self.resource.kind} {self.namespace}/{self.name}"
 
 
 @dataclass(slots=True)
@@ -81,6 +71,8 @@ class Standing:
     suspended: int = 0
     conflicts: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    needs_keda: bool = False
+    """Whether a job that follows it is scaled by KEDA."""
 
     def add_problem(self, problem: str) -> None:
         """One that is said once, of however many jobs."""
@@ -118,6 +110,11 @@ class Attached:
         """(namespace, name) of what policies have attached."""
         stores = (self.scalable_workloads, self.scaled_objects)
         return {each.metadata.key for store in stores for each in store.by_index("policy", POLICY_LABEL)}
+
+    def keda(self, key: tuple[str, str]) -> ScaledObject | None:
+        """KEDA's own, and not what stands for one."""
+        found = self.scaled_objects.get(*key)
+        return found if found is not None and found.resource == SCALED_OBJECT else None
 
     def has(self, job: Job) -> bool:
         """Whether a policy has attached it."""
@@ -206,6 +203,10 @@ def _for_job(
         return _observe(job, said, attached, target, standing)
     if _is_kept_from(job, said, attached, standing):
         return _detach(key, attached)
+    standing.needs_keda |= said.actuator != DIRECT
+    if said.actuator == DIRECT:
+        standing.attached += 1
+        return list(_attach_directly(job, said, attached, standing))
     if target is None:
         return []
     standing.attached += 1
@@ -218,10 +219,13 @@ def _observe(
     """What has been attached stays so, in mode Observe."""
     if not said.policy.problem:
         standing.problems.append(f"{job}: {said.problem}")
-    ours = attached.scaled_objects.get(job.namespace, attached_name(job))
-    if target is None or ours is None or not is_ours(ours.metadata):
-        return []
-    return _update(ours, scaled_object(job, said, target))
+    key, writes = (job.namespace, attached_name(job)), list[Write]()
+    ours, direct = attached.keda(key), attached.scalable_workloads.get(*key)
+    if target is not None and ours is not None and is_ours(ours.metadata):
+        writes += updated(ours, scaled_object(job, said, target))
+    if direct is not None and is_ours(direct.metadata) and direct.spec.actuator == DIRECT:
+        writes += updated(direct, scalable_workload(job, replace(said, actuator=DIRECT)))
+    return writes
 
 
 def _is_kept_from(job: Job, said: Followed, attached: Attached, standing: Standing) -> bool:
@@ -229,8 +233,8 @@ def _is_kept_from(job: Job, said: Followed, attached: Attached, standing: Standi
     if said.excluded is not None:
         standing.excluded += 1
         return True
-    if job.problem:
-        standing.problems.append(f"{job}: {job.problem}")
+    if problem := unscalable(job, said):
+        standing.problems.append(f"{job}: {problem}")
         return True
     if taken := attached.conflict(job):
         standing.conflicts.append(f"{job}: {taken}")
@@ -238,56 +242,59 @@ def _is_kept_from(job: Job, said: Followed, attached: Attached, standing: Standi
     return False
 
 
+def unscalable(job: Job, said: Followed) -> str:
+    """Why it cannot be scaled between 1 and 0, in words; empty where it can."""
+    if said.actuator == DIRECT and has_scale_of_its_own(job):
+        return f"actuator Direct scales no {job.kind}, which has replicas of its own: it needs KEDA"
+    return job.problem
+
+
 def _attach(job: Job, said: Followed, attached: Attached, target: TriggerTarget, standing: Standing) -> Iterable[Write]:
     key = job.namespace, attached_name(job)
+    found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scaled_object(job, said, target)
     if not has_scale_of_its_own(job):
-        found = attached.scalable_workloads.get(*key)
         standing.suspended += found is not None and found.spec.replicas == 0
-        yield from _ensure(found, SCALABLE_WORKLOAD, scalable_workload(job, said))
-    scaled = attached.scaled_objects.get(*key)
-    writes = _ensure(scaled, SCALED_OBJECT, scaled_object(job, said, target))
-    yield from writes if scaled is None else [*writes, *_copy_requests(scaled, job)]
+        yield from _scalable_by_keda(found, scaled, scalable_workload(job, said))
+    if scaled is None:
+        carried = copied(found.metadata.annotations, {}, own=_OWN) if found is not None and is_direct(found) else {}
+        yield created(SCALED_OBJECT, wanted, carried)
+    else:
+        yield from (*updated(scaled, wanted), *_copy_requests(scaled, job))
 
 
-def _ensure(found: ScalableWorkload | ScaledObject | None, resource: Resource, body: Json) -> list[Write]:
-    if found is not None:
-        return _update(found, body)
-    metadata = body["metadata"]
-    digested = {**body, "metadata": _digested(metadata, body)}
-    return [
-        Write(
-            verb=Verb.CREATE,
-            resource=resource,
-            namespace=metadata["namespace"],
-            name=metadata["name"],
-            body=digested,
-        )
-    ]
+def _scalable_by_keda(found: ScalableWorkload | None, scaled: ScaledObject | None, wanted: Json) -> list[Write]:
+    """One that is scaled directly stays so until its ScaledObject is there."""
+    if found is None:
+        return [created(SCALABLE_WORKLOAD, wanted)]
+    if not is_direct(found):
+        return updated(found, wanted)
+    if scaled is None:
+        return []
+    return updated(found, wanted, removed(found.metadata.annotations, scaled.metadata.annotations, own=_OWN))
 
 
-def _update(found: ScalableWorkload | ScaledObject, body: Json) -> list[Write]:
-    """Nothing where it is as it was last written, and as far as that can be seen nobody has changed it since."""
-    metadata = found.metadata
+def _attach_directly(job: Job, said: Followed, attached: Attached, standing: Standing) -> list[Write]:
+    key = job.namespace, attached_name(job)
+    found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scalable_workload(job, said)
+    standing.suspended += found is not None and found.spec.replicas == 0
+    if found is None:
+        return [created(SCALABLE_WORKLOAD, wanted)]
+    return updated(found, wanted) or (_copy_requests(found, job) if scaled is None else _take_over(found, scaled))
+
+
+def _take_over(found: ScalableWorkload, scaled: ScaledObject) -> list[Write]:
+    """The next step from KEDA, which would restore replicas that it has not seen as they are now."""
+    metadata = scaled.metadata
+    if annotations := copied(metadata.annotations, found.metadata.annotations, own=_OWN):
+        return [patched(found, {"metadata": {"annotations": annotations}})]
     if metadata.deletion_timestamp is not None:
         return []
-    wanted = _digested(body["metadata"], body)
-    changed = metadata.annotations.get(DIGEST_ANNOTATION) != wanted["annotations"][DIGEST_ANNOTATION]
-    if not changed and not (isinstance(found, ScaledObject) and _is_changed(found, body["spec"])):
-        return []
-    # The replicas of a ScalableWorkload are KEDA's once it exists.
-    resource, spec = (
-        (SCALED_OBJECT, {**body["spec"], "fallback": None})
-        if isinstance(found, ScaledObject)
-        else (SCALABLE_WORKLOAD, {"jobRef": body["spec"]["jobRef"]})
-    )
-    header = {each: wanted[each] for each in ("labels", "annotations", "ownerReferences")}
-    if NOTIFY_ANNOTATION in metadata.annotations:  # perhaps of a policy that says so no more
-        header["annotations"] = {NOTIFY_ANNOTATION: None, **header["annotations"]}
-    patch = {"metadata": header, "spec": spec}
-    return [Write(verb=Verb.PATCH, resource=resource, namespace=metadata.namespace, name=metadata.name, body=patch)]
+    if scaled.spec.advanced.restore_to_original_replica_count:
+        return [patched(scaled, {"spec": {"advanced": {"restoreToOriginalReplicaCount": False}}})]
+    return [deleted(SCALED_OBJECT, metadata)]
 
 
-def _copy_requests(found: ScaledObject, job: Job) -> list[Write]:
+def _copy_requests(found: ScalableWorkload | ScaledObject, job: Job) -> list[Write]:
     """What the job's owner asks for by annotations, once for each change: the leader acts on them and changes them."""
     metadata = found.metadata
     try:
@@ -298,27 +305,8 @@ def _copy_requests(found: ScaledObject, job: Job) -> list[Write]:
         return []
     keys = sorted({*before, *job.annotations})
     changed = {key: job.annotations.get(key) for key in keys if before.get(key) != job.annotations.get(key)}
-    copied = msgspec.json.encode(dict(job.annotations), order="sorted").decode()
-    body = {"metadata": {"annotations": {**changed, COPIED_ANNOTATION: copied}}}
-    return [Write(verb=Verb.PATCH, resource=SCALED_OBJECT, namespace=metadata.namespace, name=metadata.name, body=body)]
-
-
-def _is_changed(found: ScaledObject, wanted: Mapping[str, Any]) -> bool:
-    """Whether what of it is read differs from what it should be."""
-    spec = found.spec
-    is_same = (
-        spec.max_replica_count == wanted["maxReplicaCount"]
-        and spec.min_replica_count == wanted["minReplicaCount"]
-        and spec.fallback is None
-        and [(each.type, each.metadata) for each in spec.triggers]
-        == [(each["type"], each["metadata"]) for each in wanted["triggers"]]
-    )
-    return not is_same
-
-
-def _digested(metadata: Json, body: Json) -> dict[str, Any]:
-    digest = hashlib.sha256(msgspec.json.encode(body, order="sorted")).hexdigest()[:16]
-    return {**metadata, "annotations": {**metadata["annotations"], DIGEST_ANNOTATION: digest}}
+    noted = msgspec.json.encode(dict(job.annotations), order="sorted").decode()
+    return [patched(found, {"metadata": {"annotations": {**changed, COPIED_ANNOTATION: noted}}})]
 
 
 def _policies_of(key: tuple[str, str], attached: Attached) -> set[str]:
@@ -327,21 +315,14 @@ def _policies_of(key: tuple[str, str], attached: Attached) -> set[str]:
 
 
 def _detach(key: tuple[str, str], attached: Attached) -> list[Write]:
-    scaled, scalable = attached.scaled_objects.get(*key), attached.scalable_workloads.get(*key)
+    scaled, scalable = attached.keda(key), attached.scalable_workloads.get(*key)
     if scaled is not None and is_ours(scaled.metadata):
-        return [_deleted(SCALED_OBJECT, scaled.metadata)] if scaled.metadata.deletion_timestamp is None else []
+        return [deleted(SCALED_OBJECT, scaled.metadata)] if scaled.metadata.deletion_timestamp is None else []
     if scalable is None or not is_ours(scalable.metadata) or scalable.metadata.deletion_timestamp is not None:
         return []
     metadata, status = scalable.metadata, scalable.status
     if scalable.spec.replicas == 0:
-        body = {"spec": {"replicas": 1}}
-        verb = Verb.PATCH
-        return [Write(verb=verb, resource=SCALABLE_WORKLOAD, namespace=key[0], name=key[1], body=body)]
+        by_keda = BY_KEDA if is_direct(scalable) else {}
+        return [patched(scalable, {"spec": {"replicas": 1, **by_keda}})]
     is_resumed = status.observed_generation == metadata.generation and status.phase not in _INACTIVE
-    return [_deleted(SCALABLE_WORKLOAD, metadata)] if is_resumed else []
-
-
-def _deleted(resource: Resource, metadata: ObjectMeta) -> Write:
-    return Write(
-        verb=Verb.DELETE, resource=resource, namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
-    )
+    return [deleted(SCALABLE_WORKLOAD, metadata)] if is_resumed else []

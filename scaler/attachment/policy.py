@@ -10,7 +10,7 @@ Laws:
 
 * One job follows one policy. Where that policy excludes the job, no other one attaches it.
 * A field that the IdlePolicy leaves out is the one of the ClusterIdlePolicy that the job would follow without it, then
-  the one of the settings. `mode` is Observe where neither says anything.
+  the one of the settings. Where neither says anything `mode` is Observe and `actuator` is KEDA.
 * What is not known never widens a policy: a selector that asks for GPU models does not match a job whose models are
   unknown, and an exclusion that asks for them does.
 * A policy that is not valid attaches nothing, and keeps policies after it from attaching what it might select; what is
@@ -126,6 +126,8 @@ class AttachmentPolicy:
     """The trigger metadata that it sets."""
     notify: tuple[str, ...] = ()
     """Targets that tell owners. Empty: the policy does not say."""
+    actuator: str = ""
+    """KEDA or Direct. Empty: the policy does not say."""
     problem: str = ""
     """Why it is not valid, in words; empty where it is. Its selector is then what of it can be read."""
 
@@ -174,6 +176,7 @@ class Followed:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Which policy each key of the metadata is from."""
     notify: tuple[str, ...] = ()
+    actuator: str = "KEDA"
     excluded: Exclusion | None = None
     problem: str = ""
     """Why it must not be attached, in words: the policy is not valid, or what it and the cluster's say together."""
@@ -208,7 +211,8 @@ def _completed(policy: AttachmentPolicy, farther: AttachmentPolicy | None) -> Fo
             return _observed(policy, f"{key}, with the {other} of {farther}: {problem}")
         del metadata[key], sources[key]  # the policy says otherwise by itself
     notify = policy.notify or (farther.notify if farther is not None else ())
-    return Followed(policy=policy, metadata=metadata, sources=sources, notify=notify)
+    actuator = policy.actuator or (farther.actuator if farther is not None else "") or "KEDA"
+    return Followed(policy=policy, metadata=metadata, sources=sources, notify=notify, actuator=actuator)
 
 
 def _problems_of(metadata: Mapping[str, str]) -> list[tuple[str, str, str]]:

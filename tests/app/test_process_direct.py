@@ -1,7 +1,9 @@
 """The whole program with ScalableWorkloads that it scales itself, in a hurried embedded world that has no KEDA."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +13,13 @@ from app.sandbox_team import HURRIED, SECONDS, TEAM, Team, team
 from running_scaler import metric
 from scaler_sandbox import crds
 from scaler_sandbox.job_manifests import manifest, scaled_object
+from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Component
 from small_cluster import until
 
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
+    CLUSTER_IDLE_POLICY,
     CUSTOM_RESOURCE_DEFINITION,
     JOB,
     SCALABLE_WORKLOAD,
@@ -121,6 +125,83 @@ async def test_the_verbs_reach_it_by_its_name_and_explain_says_who_scales_it(our
         await ours.sees(lambda: is_at(ours, "job", "Running", 1), "a job that its user has woken")
         missing = await command_beside("wake", f"{TEAM}/other", *flags)
         assert "there are: job" in missing.err
+
+
+def idle_policy(**spec: object) -> Json:
+    return manifest(CLUSTER_IDLE_POLICY, "all", spec={"mode": "Enforce", **METADATA, **spec})
+
+
+async def policy_status(ours: Team) -> Json:
+    return (await ours.world.read(CLUSTER_IDLE_POLICY, "", "all")).get("status") or {}
+
+
+async def test_a_policy_attaches_jobs_where_there_is_no_keda(ours: Team) -> None:
+    async with ours.scaler():
+        await ours.submits("idle", gpus=4)
+        await ours.world.apply([idle_policy()])
+        await ours.sees(lambda: ours.is_admitted("idle"), "a job that runs")
+        await until(lambda: has_problems(ours, ["the API serves no ScaledObjects"]), seconds=SECONDS)
+        assert not ours.replicas("job-idle"), "nothing is made that nothing would scale"
+        await ours.world.apply([idle_policy(actuator="Direct")])
+        await ours.sees(lambda: is_at(ours, "job-idle", "Suspended", 0), "an idle job at 0")
+        await until(lambda: has_problems(ours, []), seconds=SECONDS)
+        await until(lambda: is_counted(ours, suspended=1), seconds=SECONDS)
+        await ours.world.delete(CLUSTER_IDLE_POLICY, "", "all")
+        await ours.sees(lambda: not ours.replicas("job-idle"), "a job that is detached")
+        await ours.sees(lambda: ours.is_admitted("idle"), "a job that was resumed before")
+
+
+async def is_counted(ours: Team, **counts: int) -> bool:
+    return counts.items() <= (await policy_status(ours)).items()
+
+
+async def has_problems(ours: Team, begins: list[str]) -> bool:
+    found = (await policy_status(ours)).get("problems", [])
+    return len(found) == len(begins) and all(map(str.startswith, found, begins))
+
+
+async def test_a_suspended_job_changes_from_keda_to_direct_and_back_as_it_is(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with team(tmp_path, 4, config=HURRIED) as made:
+        keda = {"scalerAddresses": [f"127.0.0.1:{port}"], "pollingInterval": "1s", "cooldownPeriod": "1s"}
+        ours = replace(made, port=port, document={**made.document, "keda": keda})
+        async with ours.scaler():
+            await ours.submits("idle", gpus=4)
+            await ours.world.apply([idle_policy()])
+            await ours.sees(lambda: is_at(ours, "job-idle", "Suspended", 0), "a job that KEDA has scaled to 0")
+            async with unchanged(ours):
+                await ours.world.apply([idle_policy(actuator="Direct")])
+                await until(lambda: is_attached_by(ours, keda=False), seconds=SECONDS)
+                await asyncio.sleep(2.0)
+                await ours.world.apply([idle_policy(actuator="KEDA")])
+                await until(lambda: is_attached_by(ours, keda=True), seconds=SECONDS)
+                await asyncio.sleep(2.0)
+                await ours.world.apply([idle_policy(actuator="Direct")])
+                await until(lambda: is_attached_by(ours, keda=False), seconds=SECONDS)
+            ours.works("idle")
+            body = {"metadata": {"annotations": {WAKE_ANNOTATION: "true"}}}
+            await ours.world.patch(SCALABLE_WORKLOAD, TEAM, "job-idle", body)
+            await ours.sees(lambda: is_at(ours, "job-idle", "Running", 1), "a job that was woken")
+            await ours.world.apply([idle_policy(actuator="KEDA")])
+            await until(lambda: is_attached_by(ours, keda=True), seconds=SECONDS)
+            assert is_at(ours, "job-idle", "Running", 1)
+
+
+async def is_attached_by(ours: Team, *, keda: bool) -> bool:
+    there = [each["metadata"]["name"] for each in await ours.world.read_all(SCALED_OBJECT, TEAM)]
+    actuator = (await ours.world.read(SCALABLE_WORKLOAD, TEAM, "job-idle"))["spec"]["actuator"]
+    return (there, actuator) == ((["job-idle"], "KEDA") if keda else ([], "Direct"))
+
+
+@asynccontextmanager
+async def unchanged(ours: Team) -> AsyncIterator[None]:
+    """Meanwhile neither the replicas nor the Workload change."""
+    before = ours.workload("idle")["metadata"]["generation"]
+    yield
+    assert is_at(ours, "job-idle", "Suspended", 0)
+    assert ours.workload("idle")["metadata"]["generation"] == before, "it was activated or deactivated"
 
 
 @pytest.mark.slow

@@ -10,7 +10,8 @@ from builders import at
 from loops_builders import MemoryStore
 
 from scaler.attachment.objects import POLICY_ANNOTATION, TriggerTarget, attached_name
-from scaler.attachment.plan import Attached, Verb, plan_steps
+from scaler.attachment.plan import Attached, plan_steps
+from scaler.attachment.writes import Verb
 from scaler.decision.cluster_state import scalable_workload_indexes, scaled_object_indexes
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
 from scaler.decision.workloads import NO_TARGETS, NotifyTargets
@@ -33,7 +34,8 @@ def plan(*given, **more):
 
 
 class Cluster:
-    """Objects as the API keeps them. KEDA restores the replicas when a ScaledObject goes, unless it is away."""
+    """Objects as the API keeps them. KEDA restores the replicas when a ScaledObject goes that says so, unless it is
+    away."""
 
     def __init__(self):
         self.objects, self.jobs, self.policies = {}, [JOB], [policy("a")]
@@ -70,7 +72,8 @@ class Cluster:
             case Verb.DELETE:
                 gone = self.objects.pop(key)
                 assert gone["metadata"]["uid"] == write.uid
-                if write.resource == SCALED_OBJECT and self.keda_is_there:
+                restores = gone["spec"].get("advanced", {}).get("restoreToOriginalReplicaCount")
+                if write.resource == SCALED_OBJECT and self.keda_is_there and restores:
                     self.scale(1)
 
     def put(self, resource, body):

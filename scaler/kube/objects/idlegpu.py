@@ -220,6 +220,7 @@ class IdlePolicySpec(Struct, frozen=True):
     keep: KeepLimits = KeepLimits()
     budget: SuspensionBudget = SuspensionBudget()
     notify: tuple[str, ...] = ()
+    actuator: str = ""
 
 
 class IdlePolicyStatus(Struct, frozen=True):

@@ -35,6 +35,10 @@ class Trigger(Struct, frozen=True):
     authentication_ref: AuthenticationRef | None = None
 
 
+class AdvancedSpec(Struct, frozen=True):
+    restore_to_original_replica_count: bool = False
+
+
 class ScaledObjectSpec(Struct, frozen=True):
     scale_target_ref: ScaleTargetRef = ScaleTargetRef()
     triggers: tuple[Trigger, ...] = ()
@@ -46,6 +50,7 @@ class ScaledObjectSpec(Struct, frozen=True):
     idle_replica_count: int | None = None
     fallback: dict[str, Any] | None = None
     """What KEDA does on errors; only whether it is there is looked at."""
+    advanced: AdvancedSpec = AdvancedSpec()
 
 
 class ScaledObject(Struct, frozen=True):

@@ -18,7 +18,7 @@ from scaler.attachment.objects import (
     scalable_workload,
     scaled_object,
 )
-from scaler.attachment.plan import Attached
+from scaler.attachment.plan import Attached, unscalable
 from scaler.attachment.policy import AttachmentPolicy, Followed, Job, followed, in_order
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.describe import answer_word, prevailing, timestamp, verdict_word
@@ -26,6 +26,7 @@ from scaler.decision.evaluation import Evaluator
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError, QueryError
 from scaler.kube.objects.core import decode
+from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 
@@ -131,12 +132,12 @@ class PolicyTrial:
             return ("Detached" if is_attached else "Excluded" if will else "None"), reason
         if will.problem:
             return "NotValid", will.problem
-        if job.problem:
-            return "Problem", job.problem
+        if problem := unscalable(job, will):
+            return "Problem", problem
         if taken := self._attached.conflict(job):
             return "Conflict", f"scaled by {taken}"
         if not is_attached:
-            return "Attached", "ScaledObject" if has_scale_of_its_own(job) else "ScalableWorkload, ScaledObject"
+            return "Attached", ", ".join(_made_for(job, will))
         return ("Changed" if _differences(was, will) else "Unchanged"), ""
 
     def _decided(self, job: Job, said: Followed) -> Json:
@@ -171,8 +172,14 @@ class PolicyTrial:
 _UNDECIDED: Json = {"answer": None, "reason": None, "verdict": None, "now": ""}
 
 
+def _made_for(job: Job, said: Followed) -> list[str]:
+    """The kinds of objects that it gets."""
+    by_keda = ["ScaledObject"] if said.actuator != DIRECT else []
+    return by_keda if has_scale_of_its_own(job) else ["ScalableWorkload", *by_keda]
+
+
 def _differences(was: Followed | None, will: Followed | None) -> list[Json]:
-    before, after = dict(was.metadata) if was else {}, dict(will.metadata) if will else {}
+    before, after = ({**each.metadata, "actuator": each.actuator} if each else {} for each in (was, will))
     return [
         {"field": key, "from": before.get(key), "to": after.get(key)}
         for key in sorted({*before, *after})
