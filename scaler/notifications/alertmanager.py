@@ -17,8 +17,9 @@ import structlog
 from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
 from scaler.notifications.notice import NotifiedWorkload
-from scaler.notifications.senders import SendError, TargetConfig, post_json
+from scaler.notifications.senders import TargetConfig
 from scaler.notifications.workloads import Source
+from scaler.webhook import SendError, post_json
 
 log = structlog.get_logger(__name__)
 

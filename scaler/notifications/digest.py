@@ -24,10 +24,11 @@ from scaler.decision.describe import timestamp
 from scaler.errors import KubeError, SourceError
 from scaler.idleness.durations import format_duration
 from scaler.notifications.notice import NotifiedWorkload
-from scaler.notifications.senders import Content, Sender, SendError
+from scaler.notifications.senders import Content, Sender
 from scaler.notifications.workloads import Source
 from scaler.samples.source import InstantQuerySource, VectorSample
 from scaler.suspension.leader_api import PatchApi
+from scaler.webhook import SendError
 
 log = structlog.get_logger(__name__)
 

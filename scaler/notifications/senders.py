@@ -2,50 +2,31 @@
 
 Laws:
 
-* The address and every secret stand in files, which are read for each message, so that a new one is used at once. No
-  secret is part of an error or a log line.
+* The address and every secret stand in files, as those of a `webhook.Receiver`.
 * A send ends within its timeout. It returns once the receiver has accepted the message, and raises otherwise.
 * A message has an id that stays the same when it is sent again: `Idempotency-Key`, or `Message-ID` of a mail.
-
-A webhook's body is signed: `Idlegpu-Signature: t=UNIXTIME,v1=HEX` has the HMAC-SHA256 of `UNIXTIME.BODY` with the key
-of the target. Receivers refuse old times, and compare in constant time (docs/notifications.md).
 """
 
 import asyncio
-import hashlib
-import hmac
 import re
 import smtplib
 import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.message import EmailMessage
 from email.utils import format_datetime, parseaddr
 from enum import StrEnum
-from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-import aiohttp
 import msgspec
 
-from scaler.errors import ScalerError
+from scaler.webhook import Receiver, SendError, post_signed, secret_of
 
-_OK = range(200, 300)
-_MOST_RETRY_AFTER_S = 24 * 3600.0
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+", re.ASCII)
 _PORTS = {"smtp": 25, "smtps": 465, "smtp+starttls": 587}
-
-
-class SendError(ScalerError):
-    """The message was not accepted, or nobody knows whether it was; it is sent again. Without secrets."""
-
-    def __init__(self, message: str, *, retry_after: timedelta = timedelta(0)) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class TargetKind(StrEnum):
@@ -56,17 +37,11 @@ class TargetKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetConfig:
-    """One of the settings' targets."""
+class TargetConfig(Receiver):
+    """One of the settings' targets. Only a webhook has a key, and only it and Alertmanager a token."""
 
     name: str
     kind: TargetKind
-    url_file: Path
-    key_file: Path | None = None
-    """Of a webhook: the key of the signature."""
-    token_file: Path | None = None
-    """Of a webhook or Alertmanager: a bearer token."""
-    ca_file: Path | None = None
     sender: str = ""
     """Of mail: its From."""
     recipients: tuple[str, ...] = ()
@@ -103,26 +78,7 @@ def sender_of(target: TargetConfig, threads: Executor, timeout: timedelta) -> Se
     raise KeyError(target.kind)
 
 
-def secret_of(file: Path, what: str) -> str:
-    """What the file holds now, on one line. Raises: SendError."""
-    try:
-        text = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise SendError(f"{what} {file}: {reason}") from None
-    if not text or not text.isprintable():
-        raise SendError(f"{what} {file}: must be one line of text")
-    return text
-
-
 # ----------------------------------------------------------------------------------------------------------------- HTTP
-
-
-def signature(key: str, body: bytes, at: datetime) -> str:
-    """`t=UNIXTIME,v1=HEX`."""
-    seconds = int(at.timestamp())
-    digest = hmac.new(key.encode(), f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
-    return f"t={seconds},v1={digest}"
 
 
 class Webhook:
@@ -132,48 +88,7 @@ class Webhook:
 
     async def send(self, content: Content, now: datetime) -> None:
         body = msgspec.json.encode(content.json)
-        headers = {"Idempotency-Key": content.id}
-        if self._target.key_file is not None:
-            headers["Idlegpu-Signature"] = signature(secret_of(self._target.key_file, "key"), body, now)
-        await post_json(self._target, body, headers, self._timeout)
-
-
-async def post_json(
-    target: TargetConfig, body: bytes, headers: Mapping[str, str], within: timedelta, *, path: str = ""
-) -> None:
-    """To the URL of the target, with the path appended. Raises: SendError.
-
-    Redirects are refused: what is signed is for one receiver.
-    """
-    url, token = secret_of(target.url_file, "address"), {}
-    url = url.rstrip("/") + path if path else url
-    if target.token_file is not None:
-        token = {"Authorization": f"Bearer {secret_of(target.token_file, 'token')}"}
-    context = ssl.create_default_context(cafile=str(target.ca_file)) if target.ca_file else None
-    limit = aiohttp.ClientTimeout(total=within.total_seconds())
-    try:
-        async with (
-            aiohttp.ClientSession(timeout=limit) as session,
-            session.post(
-                url,
-                data=body,
-                headers={"Content-Type": "application/json", **headers, **token},
-                ssl=context if context is not None else True,
-                allow_redirects=False,
-            ) as answer,
-        ):
-            if answer.status not in _OK:
-                wait = _retry_after(answer.headers.get("Retry-After", ""))
-                raise SendError(f"it answers HTTP {answer.status}", retry_after=wait)
-    except (aiohttp.ClientError, OSError, ValueError, TimeoutError) as error:
-        # Its words may quote the URL, which may be a secret.
-        raise SendError(f"it cannot be reached: {type(error).__name__}") from None
-
-
-def _retry_after(value: str) -> timedelta:
-    with suppress(ValueError):
-        return timedelta(seconds=max(0.0, min(float(value), _MOST_RETRY_AFTER_S)))
-    return timedelta(0)
+        await post_signed(self._target, body, content.id, self._timeout, now=now)
 
 
 # ----------------------------------------------------------------------------------------------------------------- mail

@@ -10,7 +10,8 @@ from scaler.decision.candidate import HistoryLine
 from scaler.decision.workloads import Mark
 from scaler.notifications.notice import Notice, NotifiedWorkload
 from scaler.notifications.schedule import DeliveryLimits
-from scaler.notifications.senders import Content, SendError
+from scaler.notifications.senders import Content
+from scaler.webhook import SendError
 
 TARGET = "chat"
 LIMITS = DeliveryLimits(

@@ -15,10 +15,10 @@ from suspension.replica import Replica, replica
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.notifications.digest import GIVEN_BACK, HELD, LONGEST, MARK_PREFIX, DigestConfig, WeeklyDigest
-from scaler.notifications.senders import SendError
 from scaler.notifications.workloads import NotifiedWorkloads, OwnerRules
 from scaler.reporting.metrics import Metrics
 from scaler.samples.source import VectorSample
+from scaler.webhook import SendError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 CONFIG = DigestConfig(weekday=0, hour=9, zone=BERLIN, targets=(TARGET,))

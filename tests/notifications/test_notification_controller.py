@@ -17,9 +17,10 @@ from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
-from scaler.notifications.senders import Content, SendError
+from scaler.notifications.senders import Content
 from scaler.notifications.workloads import OWNER, NotifiedWorkloads, OwnerRules
 from scaler.suspension.leader_api import LeaderApi, PatchApi
+from scaler.webhook import SendError
 
 RULES = OwnerRules(labels=("team",), targets=NotifyTargets(names=(TARGET,), default=(TARGET,)))
 TRIGGER = {"idleAfter": "1s"}

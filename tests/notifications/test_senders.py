@@ -14,7 +14,8 @@ from builders import NOON
 from http_stub import HttpStub, Received, Reply, Wire
 from smtp_stub import SmtpStub
 
-from scaler.notifications.senders import Content, SendError, TargetConfig, TargetKind, sender_of
+from scaler.notifications.senders import Content, TargetConfig, TargetKind, sender_of
+from scaler.webhook import SendError
 
 SECOND = timedelta(seconds=1)
 SECRET = "xoxb-secret"
