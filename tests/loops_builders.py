@@ -104,8 +104,9 @@ def scaled_object(
     namespace: str = NAMESPACE,
 ) -> ScaledObject:
     """A ScaledObject with an external trigger per metadata."""
+    metadata = {"name": name, "namespace": namespace, "uid": f"uid-so-{name}", "annotations": dict(annotations or {})}
     document = {
-        "metadata": {"name": name, "namespace": namespace, "annotations": dict(annotations or {})},
+        "metadata": metadata,
         "spec": {
             "scaleTargetRef": {"apiVersion": kind[0], "kind": kind[1], "name": target or name},
             "triggers": [{"type": "external", "metadata": dict(metadata)} for metadata in triggers],

@@ -81,6 +81,8 @@ def test_the_defaults_that_are_listed_are_those_of_the_policy() -> None:
         "idleAfterUnderPressure": "as `idleAfter`",
         "warning": "–",
         "requireDelivery": "`false`",
+        "beforeSuspend": "–",
+        "beforeSuspendOnFailure": f"`{policy.before_suspend_on_failure}`",
         "allowedDuring": "–",
         "wakeAt": "–",
         "wake": f"`{policy.wake}`",

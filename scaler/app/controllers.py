@@ -29,6 +29,7 @@ from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlanner
 from scaler.reclaim.writer import PlanWriter
 from scaler.reporting.metric_declarations import set_series
+from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.leader_api import LeaderApi
@@ -42,6 +43,7 @@ Controller: TypeAlias = (
     | WakeController
     | PriorityBoostController
     | AdmissionCheckController
+    | BeforeSuspendController
     | SuspendAtController
 )
 
@@ -93,17 +95,18 @@ class LeaderControllers:
             observe=sink.metrics.boosted_workloads.set,
         )
         self.attachment = _attachment(settings, wiring, api)
-        self.suspend_at = SuspendAtController(
+        self._notifications = wiring.notifications(api, sink)
+        before_suspend = wiring.before_suspend(api, recorder, sink)
+        suspend_at = SuspendAtController(
             api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)
         )
-        self._notifications = wiring.notifications(api, sink)
-        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts)
+        told = (suspend_at,) if settings.suspend_at else ()
+        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told)
         """Those that act on evaluations."""
         when_free = WakeController(WakePlanner(wiring.planner), api)
         self._others: tuple[Controller, ...] = (
             self.attachment,
             *(() if shared.is_confined else (checks, when_free)),
-            *((self.suspend_at,) if settings.suspend_at else ()),
         )
         wiring.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
 
@@ -130,7 +133,12 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
     controller = AttachmentController(
         api=api,
         cluster=wiring.cluster,
-        policies=IdlePolicies(wiring.transport, namespaces=settings.kubernetes.namespaces, changed=woken.set),
+        policies=IdlePolicies(
+            wiring.transport,
+            namespaces=settings.kubernetes.namespaces,
+            hooks=settings.hook_timeouts,
+            changed=woken.set,
+        ),
         jobs=wiring.jobs(changed=woken.set),
         target=wiring.trigger_target,
         told_by=settings.notifications.told_by_messages(),

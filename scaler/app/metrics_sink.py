@@ -120,6 +120,9 @@ class MetricsSink:
         if (found := return_of(history)) is not None:
             self.metrics.wake_seconds.labels(str(found.cause)).observe(found.after.total_seconds())
 
+    def hook_ended(self, hook: str, outcome: str) -> None:
+        self.metrics.before_suspend_total.labels(hook=hook, outcome=outcome).inc()
+
     def reconciled(self, seconds: float, error: Exception | None) -> None:
         failed = "broken" if error else "ok"
         outcome = str(error.status) if isinstance(error, KubeError) else failed

@@ -136,7 +136,7 @@ class Runtime:
         trial = PolicyTrial(
             wiring.cluster,
             wiring.evaluator,
-            IdlePolicies(wiring.transport, namespaces=namespaces),
+            IdlePolicies(wiring.transport, namespaces=namespaces, hooks=self.settings.hook_timeouts),
             wiring.jobs(changed=lambda: None),
             wiring.trigger_target or TriggerTarget(scaler_address=""),
         )

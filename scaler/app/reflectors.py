@@ -143,8 +143,11 @@ class ReEvaluation:
             self.touch(change.key)
 
     def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
-        grant, former = (each.status.grant if each is not None else None for each in (change.new, change.old))
-        if spec_or_annotations_changed(change) or grant != former:
+        now, before = (
+            (each.status.grant, each.status.before_suspend) if each is not None else None
+            for each in (change.new, change.old)
+        )
+        if spec_or_annotations_changed(change) or now != before:
             self.target_changed(change.key[0], scalable_workload_ref(change.key[1]))
 
     def _workload_changed(self, change: Change[Workload]) -> None:

@@ -6,6 +6,7 @@ Every replica has all of it, whether or not it ever leads; so has a verb that an
 import math
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -31,6 +32,8 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
+from scaler.kube.discovery import Discovery
+from scaler.kube.events import EventRecorder
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
@@ -55,6 +58,8 @@ from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.wake_requests import WakeRequests
 from scaler.samples.prometheus import PrometheusSource
+from scaler.suspension.before_suspend import BeforeSuspendController
+from scaler.suspension.hooks import hook_of
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import Switch
 
@@ -179,6 +184,20 @@ class Wiring:
             digest=digest,
         )
 
+    def before_suspend(self, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink) -> BeforeSuspendController:
+        """Of the leader. It does nothing where there are no hooks."""
+        discovery = Discovery(self.transport)
+        return BeforeSuspendController(
+            api,
+            self.cluster,
+            self.decision_cache,
+            recorder,
+            {each.name: each.config() for each in self._settings.hooks},
+            make=lambda config: hook_of(config, api, discovery),
+            max_age=max_evaluation_age(self._settings),
+            ended=sink.hook_ended,
+        )
+
     def link_pages(self) -> LinkPages | None:
         """None where no links are configured."""
 
@@ -279,6 +298,7 @@ class Wiring:
                 max_view_age=settings.kubernetes.max_view_age,
                 scaler_addresses=frozenset(settings.keda.scaler_addresses),
                 told_by=settings.notifications.told_by_messages(),
+                hooks=settings.hook_timeouts,
             ),
             cluster=self.cluster,
             scales=self.scales,
@@ -298,6 +318,7 @@ class Wiring:
 
     def _planner(self) -> Planner:
         settings, shared, policy = self._settings, self.cluster_reflectors, self._settings.reclaim.policy()
+        policy = replace(policy, hooks=settings.hook_timeouts)
         quota = QuotaWatch(
             shared.quota,
             self.reflectors.workloads,

@@ -53,11 +53,17 @@ _NO_ADDRESS = "keda.scalerAddresses of the settings is empty: KEDA could not be 
 
 
 class IdlePolicies:
-    """Both kinds of policy, as watched. `changed` is called for every change."""
+    """Both kinds of policy, as watched. `changed` is called for every change; `hooks` are those of the settings."""
 
     def __init__(
-        self, transport: KubeTransport, *, namespaces: Collection[str], changed: Callable[[], None] = lambda: None
+        self,
+        transport: KubeTransport,
+        *,
+        namespaces: Collection[str],
+        hooks: Collection[str] = (),
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._hooks = hooks
         self.namespaced = Reflector(transport, IDLE_POLICY, idlegpu.IdlePolicy, namespaces=namespaces)
         self.of_cluster = None if namespaces else Reflector(transport, CLUSTER_IDLE_POLICY, idlegpu.IdlePolicy)
         """None where only some namespaces are watched: what belongs to the whole cluster may not be read there."""
@@ -82,7 +88,7 @@ class IdlePolicies:
 
     def policies(self) -> list[AttachmentPolicy]:
         """All that exist. Of one in a version that cannot be read it is not known what it selects."""
-        readable = [policy_of(each) for reflector in self.all for each in reflector.items()]
+        readable = [policy_of(each, hooks=self._hooks) for reflector in self.all for each in reflector.items()]
         unreadable = [
             AttachmentPolicy(namespace=key[0], name=key[1], problem=f"it cannot be read: {why}")
             for reflector in self.all

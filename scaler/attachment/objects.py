@@ -6,14 +6,14 @@ it), never scales beyond 1, does not suspend what runs when it is created, and r
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from scaler.attachment.policy import AttachmentPolicy, Criteria, Exclusion, Followed, Job
-from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, parse_metadata
+from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, hook_problem, parse_metadata
 from scaler.decision.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
@@ -40,10 +40,15 @@ def policy_resource(policy: AttachmentPolicy) -> Resource:
     return IDLE_POLICY if policy.namespace else CLUSTER_IDLE_POLICY
 
 
-def policy_of(found: idlegpu.IdlePolicy) -> AttachmentPolicy:
-    """The policy; one that is not valid says why in its `problem`, and selects by as much of it as can be read."""
+def policy_of(found: idlegpu.IdlePolicy, *, hooks: Collection[str] | None = None) -> AttachmentPolicy:
+    """The policy; one that is not valid says why in its `problem`, and selects by as much of it as can be read.
+
+    `hooks`: names of those that the settings have; None where that is not known.
+    """
     problems: list[str] = []
     spec = found.spec
+    if hooks is not None and (problem := hook_problem(spec.before_suspend.hook, hooks)):
+        problems.append(f"spec.beforeSuspend: {problem}")
     return AttachmentPolicy(
         namespace=found.metadata.namespace,
         name=found.metadata.name,
@@ -100,6 +105,8 @@ def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str,
         "idleAfterUnderPressure": spec.idle_after_under_pressure,
         "warning": spec.warning,
         "requireDelivery": "" if spec.require_delivery is None else str(spec.require_delivery).lower(),
+        "beforeSuspend": spec.before_suspend.hook,
+        "beforeSuspendOnFailure": spec.before_suspend.on_failure,
         "allowedDuring": "; ".join(map(str, spec.allowed_during)),
         "wakeAt": "; ".join(map(str, spec.wake_at)),
         "wake": spec.wake,

@@ -30,10 +30,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from scaler.decision.decision import Active, Decision, standing_warning
+from scaler.decision.decision import OF_ALL, Active, Decision, standing_warning
 from scaler.decision.target_state import Phase, TargetState
 from scaler.decision.workloads import BY_HTTP, BY_LINK, BY_WHEN_FREE, HISTORY_ANNOTATION, WAKE_ANNOTATION
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.policy import Reclaim
+from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
 
 
@@ -123,6 +124,8 @@ _OF_REASON: Mapping[DecisionReason, CandidateState | None] = {
     DecisionReason.GPUS_BUSY: _S.BUSY,
     DecisionReason.IDLE_NOT_LONG_ENOUGH: _S.BUSY,
     DecisionReason.WARNED: _S.IDLE,
+    DecisionReason.BEFORE_SUSPEND: _S.IDLE,
+    DecisionReason.BEFORE_SUSPEND_FAILED: _S.IDLE,
     DecisionReason.OUTSIDE_HOURS: _S.IDLE,
     DecisionReason.IDLE_NOT_NEEDED: _S.IDLE,
     DecisionReason.PRIORITY_LOWERED: _S.IDLE,
@@ -153,22 +156,15 @@ def candidate_state(
         return _OF_PHASE[target.phase]
     if isinstance(answer, Unknown):
         return _S.UNKNOWN
+    is_taken = bool(decision.target.grant) and decision.policy.reclaim is Reclaim.ON_PRESSURE
+    if answer.reason is DecisionReason.BEFORE_SUSPEND and is_taken:
+        return _S.GRANTED
     state = _OF_REASON[answer.reason]
     if state is _S.BUSY and decision.is_noticeably_quiet:
         state = _S.IDLE
     is_warned = standing_warning(decision, warned_at) is not None
     return _S.WARNED if state is _S.IDLE and is_warned else state
 
-
-OF_ALL = frozenset(
-    {
-        UnknownReason.SOURCE_UNAVAILABLE,
-        UnknownReason.CLOCK_SKEW,
-        UnknownReason.COLD_START,
-        UnknownReason.STALE_CLUSTER_VIEW,
-    }
-)
-"""Doubts that are about the scaler's sources, not about the workload."""
 
 HISTORY = 16
 """Lines that are kept of a workload."""

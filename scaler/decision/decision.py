@@ -18,10 +18,12 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
 | idle, mode observe                               | 1 ObserveOnly                |
 | idle, outside the hours of `allowedDuring`       | 1 OutsideHours               |
+| idle, and held because its hook has failed       | 1 BeforeSuspendFailed        |
 | idle, and its warning has not stood long enough, or its owner was not told of it | 1 Warned |
 | idle, reclaimed on pressure, no plan takes it    | 1 IdleNotNeeded              |
-| idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
 | idle, left to Kueue by a priority boost          | 1 PriorityLowered            |
+| idle, and its hook has not ended                 | 1 BeforeSuspend              |
+| idle, reclaimed on pressure, a plan takes it     | 0 Reclaimed                  |
 | idle, mode enforce                               | 0 GPUsIdle                   |
 | unknown                                          | none (error)                 |
 
@@ -33,12 +35,15 @@ resumed before it ever ran.
 
 from dataclasses import dataclass, replace
 from datetime import MAXYEAR, datetime, timedelta
+from typing import NamedTuple
 
 from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness import hooks
 from scaler.idleness.durations import format_duration
+from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import first_open, following, is_open, latest, next_change
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
-from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Busy, Idle, Unknown, WorkloadVerdict
 
 
@@ -158,6 +163,7 @@ class Decision:
             self.noticeable_at,
             self.warning_at,
             *self._warned_long_enough_at,
+            self._hook_again_at,
             *self._activity_ends_at,
             *self._scheduled_at,
         )
@@ -171,6 +177,12 @@ class Decision:
             return ()
         counted_from = _counted_from(self.policy, self.target, standing) or standing
         return standing + self.policy.warning, counted_from + self.policy.warning
+
+    @property
+    def _hook_again_at(self) -> datetime | None:
+        """When a hook that has failed may run again."""
+        run = self.target.hook_run
+        return None if run is None or run.ended_at is None else hooks.again_at(run, self.policy.window)
 
     @property
     def _activity_ends_at(self) -> tuple[datetime, ...]:
@@ -227,6 +239,7 @@ _WARNS = frozenset(
         DecisionReason.GPUS_BUSY,
         DecisionReason.OUTSIDE_HOURS,
         DecisionReason.WARNED,
+        DecisionReason.BEFORE_SUSPEND,
         DecisionReason.IDLE_NOT_NEEDED,
         DecisionReason.PRIORITY_LOWERED,
         DecisionReason.GPUS_IDLE,
@@ -261,6 +274,54 @@ def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime
     return _standing(replace(decision.target, warned_at=warned_at), decision.idle_since, decision.read_since)
 
 
+def hook_stage(decision: Decision, run: HookRun | None) -> HookStage | None:
+    """How far its hook is, by that run; None where it has none."""
+    return _stage(run, decision.idle_since, decision.policy, decision.decided_at, decision.read_since)
+
+
+def _stage(
+    run: HookRun | None, since: datetime | None, policy: Policy, now: datetime, read_since: datetime | None
+) -> HookStage | None:
+    if not policy.before_suspend:
+        return None
+    if since is None:
+        return HookStage.DUE
+    begin = since if read_since is None else max(since, read_since)
+    on_failure = policy.before_suspend_on_failure
+    return hooks.stage_of(run, policy.before_suspend, on_failure, since=begin, rest=policy.window, now=now)
+
+
+def is_outdated(decision: Decision, run: HookRun) -> bool:
+    """Whether work was seen, or may have been, since the run began. While nothing of it runs there is none."""
+    if decision.verdict is None:
+        return False
+    if decision.idle_since is None:
+        return may_hide_work(decision) or not is_unknown(decision)
+    return run.started_at < max(decision.idle_since, decision.read_since or decision.idle_since)
+
+
+def is_unknown(decision: Decision) -> bool:
+    """Whether it is unknown what the GPUs do: Unknown is not Busy."""
+    is_doubted = decision.verdict is not None and isinstance(decision.verdict.verdict, Unknown)
+    return is_doubted or isinstance(decision.answer, Unknown)
+
+
+def may_hide_work(decision: Decision) -> bool:
+    """Whether its own samples are lacking. What all of them are doubted for, they are read again after."""
+    found = decision.verdict.verdict if decision.verdict is not None else None
+    return isinstance(found, Unknown) and found.reason not in OF_ALL
+
+
+OF_ALL = frozenset(
+    {
+        UnknownReason.SOURCE_UNAVAILABLE,
+        UnknownReason.CLOCK_SKEW,
+        UnknownReason.COLD_START,
+        UnknownReason.STALE_CLUSTER_VIEW,
+    }
+)
+"""Doubts that are about the scaler's sources, not about the workload."""
+
 _WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
 _WAITS_FOR_QUOTA = (DecisionReason.WAITING_FOR_QUOTA, "spec.replicas is 1; not admitted yet")
 _NOT_RUNNING_YET = {
@@ -291,9 +352,12 @@ def decide(
     `read_since`: from when on samples were read without a break; None where that does not matter.
     """
     since = _idle_since(target, verdict, policy=policy, now=now)
-    waits = _waits_for_warning(target, since, policy, now, read_since)
+    before = _Before(
+        warning=_waits_for_warning(target, since, policy, now, read_since),
+        hook=_stage(target.hook_run, since, policy, now, read_since),
+    )
     return Decision(
-        answer=_answer(target, verdict, policy=policy, now=now, waits=waits),
+        answer=_answer(target, verdict, policy=policy, now=now, before=before),
         target=target,
         policy=policy,
         verdict=verdict,
@@ -309,10 +373,17 @@ def needs_verdict(target: TargetState) -> bool:
     return target.doubt is None and runs
 
 
+class _Before(NamedTuple):
+    """What has to be done before it may be suspended."""
+
+    warning: str
+    """Why a warning keeps it, in words; empty where none does."""
+    hook: HookStage | None
+
+
 def _answer(
-    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, waits: str
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, before: _Before
 ) -> Answer:
-    """`waits`: why it must not be suspended yet, in words; empty where nothing else than its GPUs keeps it."""
     if target.doubt is not None:
         return target.doubt
     if target.phase is Phase.FINISHED:
@@ -325,7 +396,7 @@ def _answer(
     if target.phase in _NOT_RUNNING_YET:
         reason, message = _NOT_RUNNING_YET[target.phase]
         return Active(reason=reason, message=f"{message}: {target.message}" if target.message else message)
-    return _answer_running(target, verdict, policy=policy, now=now, waits=waits)
+    return _answer_running(target, verdict, policy=policy, now=now, before=before)
 
 
 def _answer_at_zero(target: TargetState, policy: Policy, now: datetime) -> Answer:
@@ -361,7 +432,7 @@ def _schedule(target: TargetState, policy: Policy, now: datetime) -> str:
 
 
 def _answer_running(
-    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, waits: str
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, before: _Before
 ) -> Answer:
     if policy.exclude_until is not None and now < policy.exclude_until:
         return Active(reason=DecisionReason.EXCLUDED, message=f"excluded {_until(policy.exclude_until)}")
@@ -373,7 +444,7 @@ def _answer_running(
         return Active(
             reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
         )
-    return _answer_measured(now, verdict, policy, target, waits)
+    return _answer_measured(now, verdict, policy, target, before)
 
 
 def _until(instant: datetime) -> str:
@@ -411,7 +482,7 @@ def _waits_for_time(
 
 
 def _answer_measured(
-    now: datetime, verdict: WorkloadVerdict, policy: Policy, target: TargetState, waits: str
+    now: datetime, verdict: WorkloadVerdict, policy: Policy, target: TargetState, before: _Before
 ) -> Answer:
     warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
     ran, seen = now - (target.running_since or now), target.last_activity
@@ -429,7 +500,7 @@ def _answer_measured(
             message = f"GPUs idle, but activity reported at {seen:%Y-%m-%dT%H:%M:%SZ}, within the last {window}"
             return Active(reason=DecisionReason.GPUS_BUSY, message=message)
         case Idle():
-            return _answer_idle(policy, target, now, waits)
+            return _answer_idle(policy, target, now, before)
 
 
 def _rough(duration: timedelta) -> str:
@@ -437,7 +508,7 @@ def _rough(duration: timedelta) -> str:
     return format_duration(timedelta(seconds=int(duration.total_seconds())))
 
 
-def _answer_idle(policy: Policy, target: TargetState, now: datetime, waits: str) -> Answer:
+def _answer_idle(policy: Policy, target: TargetState, now: datetime, before: _Before) -> Answer:
     floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
     quiet = f"every required GPU stayed below {floor} for {window}"
     if policy.mode is EnforcementMode.OBSERVE:
@@ -447,23 +518,43 @@ def _answer_idle(policy: Policy, target: TargetState, now: datetime, waits: str)
     if policy.allowed_during and not is_open(policy.allowed_during, now):
         hours = "; ".join(map(str, policy.allowed_during))
         return Active(reason=DecisionReason.OUTSIDE_HOURS, message=f"{quiet}; suspended only during {hours}")
-    if waits:
-        return Active(reason=DecisionReason.WARNED, message=f"{quiet}; {waits}")
-    return _answer_enforced(policy, target, quiet)
+    if before.hook is HookStage.HELD and policy.reclaim is not Reclaim.PRIORITY_BOOST:
+        return Active(reason=DecisionReason.BEFORE_SUSPEND_FAILED, message=f"{quiet}; {_hook_words(target, policy)}")
+    if before.warning:
+        return Active(reason=DecisionReason.WARNED, message=f"{quiet}; {before.warning}")
+    return _answer_enforced(policy, target, quiet, before.hook)
 
 
-def _answer_enforced(policy: Policy, target: TargetState, quiet: str) -> Answer:
+def _answer_enforced(policy: Policy, target: TargetState, quiet: str, hook: HookStage | None) -> Answer:
     match policy.reclaim:
-        case Reclaim.ALWAYS:
-            return Inactive(reason=DecisionReason.GPUS_IDLE, message=quiet)
-        case Reclaim.ON_PRESSURE if target.grant:
-            return Inactive(reason=DecisionReason.RECLAIMED, message=f"{quiet}; taken by {target.grant}")
-        case Reclaim.ON_PRESSURE:
+        case Reclaim.ON_PRESSURE if not target.grant:
             return Active(reason=DecisionReason.IDLE_NOT_NEEDED, message=f"{quiet}; no waiting gang needs its GPUs")
         case Reclaim.PRIORITY_BOOST:
             return Active(
                 reason=DecisionReason.PRIORITY_LOWERED, message=f"{quiet}; Kueue preempts it first where it must"
             )
+    if hook is HookStage.DUE:
+        due = f"{quiet}; hook {policy.before_suspend} has to end first, and has not begun"
+        return Active(reason=DecisionReason.BEFORE_SUSPEND, message=due)
+    done = quiet if hook is None else f"{quiet}; {_hook_words(target, policy)}"
+    if hook is HookStage.RUNNING:
+        return Active(reason=DecisionReason.BEFORE_SUSPEND, message=done)
+    if policy.reclaim is Reclaim.ON_PRESSURE:
+        return Inactive(reason=DecisionReason.RECLAIMED, message=f"{done}; taken by {target.grant}")
+    return Inactive(reason=DecisionReason.GPUS_IDLE, message=done)
+
+
+def _hook_words(target: TargetState, policy: Policy) -> str:
+    """What has come of its hook, and what follows from that."""
+    run = target.hook_run
+    if run is None:
+        return ""
+    if run.outcome in _FAILED and policy.before_suspend_on_failure is OnFailure.HOLD:
+        return f"{hooks.words(run)}; again from {hooks.again_at(run, policy.window):%Y-%m-%dT%H:%M:%SZ} on"
+    return hooks.words(run)
+
+
+_FAILED = frozenset({HookOutcome.FAILED, HookOutcome.TIMED_OUT})
 
 
 _NOT_PLANNABLE = (

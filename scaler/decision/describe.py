@@ -7,10 +7,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.decision import Active, Decision, Inactive, hook_stage
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.trigger_metadata import FIELD_OF_KEY
 from scaler.idleness.durations import format_duration
+from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import following
 from scaler.idleness.policy import EnforcementMode, Reclaim, describe
 from scaler.idleness.reasons import DecisionReason
@@ -90,6 +91,18 @@ def decision_status(decision: Decision | None) -> dict[str, Any]:
     }
 
 
+def hook_run_status(run: HookRun) -> dict[str, str | None]:
+    """The last run of a hook, as it is kept. An absent field is None, so that a merge patch removes it."""
+    return {
+        "hook": run.hook,
+        "startedAt": timestamp(run.started_at),
+        "endedAt": timestamp(run.ended_at),
+        "outcome": str(run.outcome) if run.outcome is not None else None,
+        "message": run.message or None,
+        "savedAt": timestamp(run.saved_at),
+    }
+
+
 def is_warning_due(decision: Decision) -> bool:
     """Whether the suspension is so near that its owner is warned."""
     return decision.warning_at is not None and decision.decided_at >= decision.warning_at
@@ -122,6 +135,7 @@ def _trigger(decision: Decision, at: datetime, *, is_direct: bool) -> dict[str, 
         "runningSince": _iso(decision.target.running_since),
         "verdict": verdict_word(decision) or None,
         "next": what_next(decision, at, is_direct=is_direct),
+        "beforeSuspend": hook_run_status(run) if (run := decision.target.hook_run) is not None else None,
         "settings": [
             {"name": key, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
             for key, name in FIELD_OF_KEY.items()
@@ -204,8 +218,11 @@ def _when_suspended(decision: Decision, at: datetime) -> str:
     policy = decision.policy
     if decision.suspend_at is not None:
         left = timedelta(seconds=max(0, round((decision.suspend_at - at).total_seconds())))
-        due = timestamp(decision.suspend_at)
-        return f"If its GPUs stay quiet the answer turns inactive at {due}, in {format_duration(left)}."
+        is_ready = hook_stage(decision, decision.target.hook_run) in (None, HookStage.DONE)
+        what = "the answer turns inactive" if is_ready else f"its hook {policy.before_suspend} begins"
+        return f"If its GPUs stay quiet {what} at {timestamp(decision.suspend_at)}, in {format_duration(left)}."
+    if decision.answer.reason in _UNTIL_HOOK:
+        return _UNTIL_HOOK[decision.answer.reason]
     if decision.target.running_since is None or decision.verdict is None:
         return "It stays at 1; its GPUs are judged once all of its GPU pods run."
     if policy.mode is EnforcementMode.OBSERVE:
@@ -215,6 +232,11 @@ def _when_suspended(decision: Decision, at: datetime) -> str:
     window = format_duration(policy.window)
     return f"It stays up while any work is seen; after {window} without, the answer turns inactive."
 
+
+_UNTIL_HOOK: Mapping[str, str] = {
+    DecisionReason.BEFORE_SUSPEND: "Once its hook has ended the answer turns inactive, if its GPUs stay quiet.",
+    DecisionReason.BEFORE_SUSPEND_FAILED: "It stays at 1 until its hook runs again and succeeds; after work, or later.",
+}
 
 _UNTIL_TAKEN = {
     Reclaim.ON_PRESSURE: "It stays up until a plan takes it for a gang that waits, and only while its GPUs are idle.",

@@ -12,7 +12,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import isfinite
@@ -41,6 +41,7 @@ from scaler.decision.wake_queries import WakeQueries
 from scaler.decision.workloads import (
     NO_TARGETS,
     NotifyTargets,
+    annotated_hook_run,
     grant_of,
     keep_overrides,
     told_at,
@@ -101,6 +102,8 @@ class EvaluationConfig:
     """`scalerAddress` values that mean this scaler; empty: all."""
     told_by: NotifyTargets = NO_TARGETS
     """The targets by which owners are told with messages."""
+    hooks: Mapping[str, timedelta] = field(default_factory=dict)
+    """How long each hook may take that has to end before a workload is suspended, by its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +269,7 @@ class Evaluator:
 
     def _own(self, scaled_object: ScaledObject) -> OwnTriggers | None:
         triggers = self._own_triggers(scaled_object)
-        return OwnTriggers(scaled_object, triggers, max(map(_window_of, triggers))) if triggers else None
+        return OwnTriggers(scaled_object, triggers, max(map(self._window_of, triggers))) if triggers else None
 
     async def _evaluate(self, at: datetime) -> Evaluation:
         """Decide again what has to be, and publish."""
@@ -410,6 +413,7 @@ class Evaluator:
             when_free_request=self._when_free(scaled_object),
             warned_at=warned_at(scaled_object.metadata.annotations),
             suspended_at=suspended_at(history_of(scaled_object.metadata.annotations)),
+            hook_run=annotated_hook_run(scaled_object.metadata.annotations),
         )
         return ScaleTarget(state=state, pods=pods)
 
@@ -445,6 +449,9 @@ class Evaluator:
                 problems.append(str(error))
             else:
                 found[overrides] = self._decide(target, policy, at, doubt)
+        if len(hooks := {each.policy.before_suspend for each in found.values()} - {""}) > 1:
+            several = f"triggers of one ScaledObject name several hooks ({', '.join(sorted(hooks))}); name one"
+            found, problems = {}, [*problems, f"trigger metadata 'beforeSuspend': {several}"]
         return EvaluatedScaledObject(
             target=scaled_object.spec.scale_target_ref,
             triggers=found,
@@ -454,18 +461,36 @@ class Evaluator:
             pods=target.pods,
         )
 
+    def _window_of(self, trigger: Trigger) -> timedelta:
+        """The window that it asks for, and as much before it as it may have been warned in, or its hook may take.
+
+        0 where that cannot be read, which is reported where it is evaluated.
+        """
+        none = timedelta(0)
+        try:
+            asked = parse_metadata(trigger.metadata)
+        except MetadataError:
+            return none
+        hook = self.config.hooks.get(asked.before_suspend or "", none)
+        return (asked.idle_after or none) + (asked.warning or none) + hook
+
     def _policy(self, trigger: Sequence[tuple[str, Overrides]], annotations: Iterable[tuple[str, Overrides]]) -> Policy:
         """Raises: MetadataError."""
         config = self.config
         return resolve_policy(
-            trigger, annotations, defaults=config.defaults, longest=config.max_window, shortest=config.trust.interval
+            trigger,
+            annotations,
+            defaults=config.defaults,
+            longest=config.max_window,
+            shortest=config.trust.interval,
+            hooks=config.hooks,
         )
 
     def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
         if not needs_verdict(target.state):
             return decide(target.state, None, policy=policy, now=at)
         verdict = self._verdict(target.pods, policy, at, doubt)
-        read_since = None if policy.warning is None else self.sampler.since
+        read_since = None if policy.warning is None and not policy.before_suspend else self.sampler.since
         decision = decide(target.state, verdict, policy=policy, now=at, read_since=read_since)
         gpus = _EvidenceNow(self, target.pods, policy)
         return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
@@ -504,18 +529,6 @@ class Evaluator:
             return None
         back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
         return Unknown(reason=UnknownReason.COLD_START, message=f"samples were read back to {back_to}")
-
-
-def _window_of(trigger: Trigger) -> timedelta:
-    """The window that it asks for, and as much before it as it may have been warned in.
-
-    0 where that cannot be read, which is reported where it is evaluated.
-    """
-    try:
-        asked = parse_metadata(trigger.metadata)
-        return (asked.idle_after or timedelta(0)) + (asked.warning or timedelta(0))
-    except MetadataError:
-        return timedelta(0)
 
 
 class _EvidenceNow(Sequence[GpuEvidence]):

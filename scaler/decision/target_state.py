@@ -44,6 +44,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from scaler.idleness.hooks import HookRun
 from scaler.idleness.pods import TERMINAL, GpuPod
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
@@ -120,6 +121,8 @@ class ObservedTarget:
     when_free_request: str = ""
     warned_at: datetime | None = None
     """When its owner was warned last that it will be suspended."""
+    hook_run: HookRun | None = None
+    """The last run of the hook that has to end before it is suspended."""
     wakes_foreign: bool = False
     """Whether its owner explicitly asked to run again what another client deactivated."""
     grant: str = ""
@@ -175,6 +178,8 @@ class TargetState:
     """When its own controller saw it at work last: it may make the target busier, never idle."""
     suspended_at: datetime | None = None
     """When it was suspended last; None where that is not known."""
+    hook_run: HookRun | None = None
+    """The last run of the hook that has to end before it is suspended."""
 
     @property
     def admitted_replicas(self) -> int:
@@ -198,6 +203,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         is_plannable=target.workload is None or target.workload.has_quota,
         last_activity=target.workload.last_activity if target.workload else None,
         suspended_at=(target.workload.suspended_at if target.workload else None) or target.suspended_at,
+        hook_run=target.hook_run,
     )
 
 
@@ -337,6 +343,7 @@ def state_of_scale(
     when_free_request: str = "",
     warned_at: datetime | None = None,
     suspended_at: datetime | None = None,
+    hook_run: HookRun | None = None,
 ) -> TargetState:
     """The state of a Deployment, StatefulSet or any other kind that scales its own pods.
 
@@ -356,6 +363,7 @@ def state_of_scale(
         when_free_request=when_free_request,
         is_plannable=False,
         suspended_at=suspended_at,
+        hook_run=hook_run,
     )
 
 

@@ -11,6 +11,8 @@
 | idleAfterUnderPressure | quiet this long before a plan may take it       | a duration up to idleAfter: 5m     |
 | warning                | suspended after a warning that stood so long    | a duration above 0: 30m            |
 | requireDelivery        | and only if its owner was told of it so long    | true, false                        |
+| beforeSuspend          | this hook of the settings ends before that      | a name: checkpoint                 |
+| beforeSuspendOnFailure | if the hook fails                               | Hold, Continue                     |
 | allowedDuring          | suspended at these hours only                   | Mon-Fri 19:00-07:00 Europe/Berlin  |
 | wakeAt                 | resumed then, if it is suspended                | Mon-Fri 08:00 Europe/Berlin        |
 | wake                   | when it comes back after a plan took it         | OnRequest, WhenFree                |
@@ -34,7 +36,7 @@ being wrong by a hundred about what counts as work.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from enum import StrEnum
@@ -45,6 +47,7 @@ import msgspec
 
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, format_duration, parse_duration
+from scaler.idleness.hooks import OnFailure
 from scaler.idleness.hours import parse_day_times, parse_hours
 from scaler.idleness.policy import (
     EnforcementMode,
@@ -115,11 +118,12 @@ def resolve_policy(
     defaults: Overrides,
     longest: timedelta,
     shortest: timedelta,
+    hooks: Collection[str] = (),
 ) -> Policy:
     """The policy of a trigger, whose metadata comes `by_source`. `annotations` are nearer, the last one nearest.
 
-    Raises: MetadataError where its window is not within `shortest` (one collection interval) and `longest`, or its
-    warning is longer.
+    `hooks`: names of those that the settings have. Raises: MetadataError where its window is not within `shortest` (one
+    collection interval) and `longest`, its warning is longer, or there is no such hook.
     """
     nearer = (each for each in annotations if each[1] != _SILENT)
     resolved = _resolve(("settings", defaults), *trigger, *nearer)
@@ -133,6 +137,8 @@ def resolve_policy(
             f"trigger metadata 'warning': {format_duration(resolved.warning)} is longer than the operator allows "
             f"({format_duration(longest)}, evaluation.maxWindow of the settings)"
         )
+    if problem := hook_problem(resolved.before_suspend, hooks):
+        raise MetadataError(f"trigger metadata 'beforeSuspend': {problem}")
     if resolved.idle_after_if_pressed < shortest:
         key = "idleAfter" if resolved.idle_after < shortest else "idleAfterUnderPressure"
         raise MetadataError(
@@ -141,6 +147,14 @@ def resolve_policy(
             "could be seen in it"
         )
     return resolved
+
+
+def hook_problem(name: str, hooks: Collection[str]) -> str:
+    """What is wrong with the hook, and what to write; empty where nothing is."""
+    if not name or name in hooks:
+        return ""
+    known = f"write {' or '.join(map(repr, sorted(hooks)))}" if hooks else "they have none"
+    return f"the settings have no hook {name!r}; {known}"
 
 
 _SILENT = Overrides()
@@ -256,6 +270,12 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _hook_name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?", text):
+        raise ValueError(f"{text!r} is no name of a hook; write one of the settings' hooks, such as 'checkpoint'")
+    return text
+
+
 def _one_of(words: type[StrEnum]) -> Callable[[str], StrEnum]:
     def parse(text: str) -> StrEnum:
         try:
@@ -291,6 +311,8 @@ _FIELDS = {
     "idleAfterUnderPressure": _Field("idle_after_under_pressure", _positive_duration, "5m"),
     "warning": _Field("warning", _positive_duration, "30m"),
     "requireDelivery": _Field("require_delivery", _yes_or_no, "true"),
+    "beforeSuspend": _Field("before_suspend", _hook_name, "checkpoint"),
+    "beforeSuspendOnFailure": _Field("before_suspend_on_failure", _one_of(OnFailure), "Hold"),
     "allowedDuring": _Field("allowed_during", parse_hours, "Mon-Fri 19:00-07:00 Europe/Berlin", _LONGEST_LIST),
     "wakeAt": _Field("wake_at", parse_day_times, "Mon-Fri 08:00 Europe/Berlin", _LONGEST_LIST),
     "wake": _Field("wake", _one_of(WakeRule), "WhenFree"),

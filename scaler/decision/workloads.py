@@ -26,10 +26,11 @@ from scaler.decision import target_state
 from scaler.decision.target_state import Grant, Seeks
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, parse_duration
+from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import UNREADABLE, ObjectMeta, condition, is_true, stamp
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.idlegpu import BeforeSuspendStatus, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 
 WAKE_ANNOTATION = "idlegpu.io/wake"
@@ -47,6 +48,8 @@ BY_LINK, BY_HTTP, BY_WHEN_FREE = "link to ", " over HTTP", ", WhenFree"
 """How it begins, or ends, where it was not the one named there who wrote the annotation."""
 HISTORY_ANNOTATION = "idlegpu.io/history"
 """On a ScaledObject whose target has no status of ours: the states that it was in. Written by the leader. JSON."""
+BEFORE_SUSPEND = "idlegpu.io/before-suspend"
+"""On a ScaledObject whose target has no status of ours: the last run of its hook. Written by the leader. JSON."""
 SUSPEND_AT = "idlegpu.io/suspend-at"
 """On a pod that asks for it by having it, empty: when its workload is going to be suspended. Written by the leader."""
 NOTIFY_ANNOTATION = "idlegpu.io/notify"
@@ -274,6 +277,33 @@ def _is_of(mark: Mark, warned_at: datetime | None) -> bool:
 
 _WARNED = "Warned"
 """The state of `candidate`, which is made of decisions."""
+
+
+# ---- the hook that ends before a suspension
+
+
+def hook_run_of(found: BeforeSuspendStatus | None) -> HookRun | None:
+    """None where there is none, or one that cannot be read: then the hook runs anew."""
+    started_at = _in_utc(found.started_at) if found is not None else None
+    if found is None or started_at is None or found.outcome not in {"", *HookOutcome}:
+        return None
+    return HookRun(
+        hook=found.hook,
+        started_at=started_at,
+        ended_at=_in_utc(found.ended_at),
+        outcome=HookOutcome(found.outcome) if found.outcome else None,
+        message=found.message,
+        saved_at=_in_utc(found.saved_at),
+    )
+
+
+def annotated_hook_run(annotations: Mapping[str, str]) -> HookRun | None:
+    """Of a ScaledObject whose target has no status of ours."""
+    try:
+        text = annotations.get(BEFORE_SUSPEND, "")
+        return hook_run_of(msgspec.json.decode(text, type=BeforeSuspendStatus)) if text else None
+    except (*UNREADABLE, OverflowError):
+        return None
 
 
 # ---- what owners ask for

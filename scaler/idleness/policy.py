@@ -19,6 +19,7 @@ from typing import Any
 
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
+from scaler.idleness.hooks import OnFailure
 from scaler.idleness.hours import DayTime, Hours
 
 
@@ -110,6 +111,9 @@ class Policy:
     """How long its owner must have been warned before it may be suspended; None: a warning is no condition."""
     require_delivery: bool = False
     """Whether that time counts from when a message of the warning was accepted, and not without one."""
+    before_suspend: str = ""
+    """The hook of the settings that has to end before it is suspended; empty: none."""
+    before_suspend_on_failure: OnFailure = OnFailure.HOLD
     allowed_during: tuple[Hours, ...] = ()
     """When it may be suspended; empty: at any time."""
     wake_at: tuple[DayTime, ...] = ()
@@ -167,6 +171,8 @@ class Overrides:
     idle_after_under_pressure: timedelta | None = None
     warning: timedelta | None = None
     require_delivery: bool | None = None
+    before_suspend: str | None = None
+    before_suspend_on_failure: OnFailure | None = None
     allowed_during: tuple[Hours, ...] | None = None
     wake_at: tuple[DayTime, ...] | None = None
     wake: WakeRule | None = None
@@ -246,7 +252,7 @@ def _shown(value: Any) -> str:
             return f"{ratio * 100:g} %"
         case datetime() as instant:
             return instant.isoformat()
-        case None | ():
+        case None | () | "":
             return "-"
         case tuple() as several:
             return ("; " if isinstance(several[0], Hours | DayTime) else ", ").join(map(str, several))

@@ -23,7 +23,7 @@ from scaler.decision.workloads import grant_of
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.reclaim.candidates import is_idle, is_not_scaled, is_unknown, times_reclaimed
+from scaler.reclaim.candidates import has_failed_hook, is_idle, is_not_scaled, is_undecided, times_reclaimed
 from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Victim
 
 
@@ -125,7 +125,8 @@ def _victim(
         name=name,
         desired_replicas=scalable.spec.replicas,
         is_idle=decisions is not None and is_idle(decisions) and not is_spared,
-        is_unknown=not is_spared and (decisions is None or is_unknown(decisions)),
+        is_unknown=not is_spared and (decisions is None or is_undecided(decisions)),
+        has_failed_hook=decisions is not None and has_failed_hook(decisions),
         is_deactivated=workload is not None and not workload.active and workload.suspended_by_us,
         # Without its grant or its Workload it is as good as gone.
         is_missing=workload is None or workload.finished or not has_grant,

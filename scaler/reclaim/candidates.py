@@ -13,18 +13,20 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import merge
 from operator import attrgetter
 
 from scaler.admission.terminating_pods import pods_of
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.decision import Active, Decision, Inactive, hook_stage
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, Phase, state_of
 from scaler.decision.workloads import grant_of
+from scaler.idleness.hooks import HookStage
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import Pod
@@ -42,6 +44,7 @@ from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 
 _IDLE = frozenset({DecisionReason.IDLE_NOT_NEEDED, DecisionReason.RECLAIMED})
 """Answers that say: idle by its own verdict, and a plan's to take."""
+_PREPARING = frozenset({DecisionReason.BEFORE_SUSPEND})
 _GOING = frozenset({DecisionReason.GPUS_IDLE})
 
 _AT_ONCE = 100
@@ -59,10 +62,15 @@ def is_idle(decisions: Sequence[Decision]) -> bool:
     return bool(decisions) and all(_reason(each) in _IDLE for each in decisions)
 
 
-def is_unknown(decisions: Sequence[Decision]) -> bool:
-    """Whether it is not known to be idle: some trigger's decision has no answer, and none speaks against it."""
-    unanswered = [each for each in decisions if isinstance(each.answer, Unknown)]
-    return bool(unanswered) and all(_reason(each) in _IDLE for each in decisions if each not in unanswered)
+def is_undecided(decisions: Sequence[Decision]) -> bool:
+    """Whether it is not known to be idle, or its hook has not ended: some trigger's decision waits for that, and none
+    speaks against it."""
+    open_ones = [each for each in decisions if isinstance(each.answer, Unknown) or _reason(each) in _PREPARING]
+    return bool(open_ones) and all(_reason(each) in _IDLE for each in decisions if each not in open_ones)
+
+
+def has_failed_hook(decisions: Sequence[Decision]) -> bool:
+    return any(_reason(each) is DecisionReason.BEFORE_SUSPEND_FAILED for each in decisions)
 
 
 def _reason(decision: Decision) -> DecisionReason | None:
@@ -77,12 +85,13 @@ async def find_candidates(
     *,
     weights: CostWeights,
     patience: timedelta,
+    hooks: Mapping[str, timedelta],
     now: datetime,
 ) -> tuple[tuple[Candidate, ...], frozenset[str]]:
     """The candidates, and the keys of Workloads that are suspended anyway: their time is up, or they are scaled to 0.
 
     One that holds no quota by the snapshot is neither.
-    `patience` is how long KEDA may take to scale to 0 after an inactive answer.
+    `patience` is how long KEDA may take to scale to 0 after an inactive answer, `hooks` how long each hook may take.
     """
     candidates, leaving = [], set()
     for number, scalable in enumerate(tuple(cluster.scalable_workloads.items())):
@@ -98,7 +107,8 @@ async def find_candidates(
         elif workload.opaque_because or scalable.status.grant is not None:
             continue
         elif is_idle(decisions) and not is_not_scaled(scalable, cluster):
-            candidates.append(_candidate(scalable, workload, decisions, cluster, weights=weights, now=now))
+            candidate = _candidate(scalable, workload, decisions, cluster, weights=weights, now=now)
+            candidates.append(replace(candidate, hook_takes=_hook_takes(decisions, hooks)))
     return tuple(candidates), frozenset(leaving)
 
 
@@ -144,7 +154,10 @@ def _is_leaving(
 
 
 def _due(decision: Decision) -> datetime:
-    return (decision.idle_since or decision.decided_at) + decision.policy.window
+    """When it may have been answered inactive for the first time."""
+    due, run = (decision.idle_since or decision.decided_at) + decision.policy.window, decision.target.hook_run
+    ended_at = run.ended_at if run is not None and decision.policy.before_suspend else None
+    return max(due, ended_at or due)
 
 
 def is_not_scaled(scalable: ScalableWorkload, cluster: ClusterState) -> bool:
@@ -172,10 +185,11 @@ def _candidate(
     gpus = gpus_of(workload, cluster)
     idle_since = max((each.idle_since for each in decisions if each.idle_since), default=now)
     running_since = min((each.target.running_since for each in decisions if each.target.running_since), default=now)
+    saved_at = max((run.saved_at for each in decisions if (run := each.target.hook_run) and run.saved_at), default=None)
     cost = cost_of(
         weights,
         gpus=gpus,
-        worked=max(timedelta(0), idle_since - running_since),
+        worked=max(timedelta(0), idle_since - max(running_since, saved_at or running_since)),
         idle=max(timedelta(0), now - idle_since),
         priority=workload.priority,
         times_reclaimed=times_reclaimed(scalable),
@@ -188,7 +202,14 @@ def _candidate(
         cost=cost,
         cluster_queue=workload.held.cluster_queue,
         pools=pools_of(scalable.metadata.namespace, decisions),
+        saved_at=saved_at,
     )
+
+
+def _hook_takes(decisions: Sequence[Decision], hooks: Mapping[str, timedelta]) -> timedelta:
+    """How long it may take until its hooks have ended; nothing where they have, as far as its work is concerned."""
+    due = [each for each in decisions if hook_stage(each, each.target.hook_run) is not HookStage.DONE]
+    return max((hooks.get(each.policy.before_suspend, timedelta(0)) for each in due), default=timedelta(0))
 
 
 def _resume_time(scalable: ScalableWorkload, running_since: datetime) -> dict[str, timedelta]:

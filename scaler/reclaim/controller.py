@@ -158,7 +158,8 @@ class ReclaimController:
             if isinstance(found, ReclaimPlan):
                 closed.add(plan_scope)
                 self.executor.backoff.back_off(gang.uid, seeks, state.now)
-                grant = grant_by(found, at=state.now, until=state.now + self.planning.policy.grant_for)
+                until = state.now + found.hooks_take + self.planning.policy.grant_for
+                grant = grant_by(found, at=state.now, until=until)
                 await self._try(self.writer.grant(grant, found), about=found.id)
                 state = _after(state, found)
             else:

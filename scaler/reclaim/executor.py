@@ -259,7 +259,8 @@ class PlanExecutor:
         found = await self.backoff.propose(self._target(plan), seen, gang, candidates) if gang is not None else None
         if isinstance(found, ReclaimPlan) and self._replanned[plan.grant.gang_uid] < _REPLANS:
             self._replanned[plan.grant.gang_uid] += 1
-            await self.writer.replace(plan, found, step, now=now, until=now + self.planning.policy.grant_for)
+            until = now + found.hooks_take + self.planning.policy.grant_for
+            await self.writer.replace(plan, found, step, now=now, until=until)
         elif fits_already(found) and step.ending is not PlanEndReason.NOT_RESERVED:
             others = [victim.name for victim in plan.holders if not victim.stays]
             await self.writer.drop(plan, others, step, now)

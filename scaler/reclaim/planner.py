@@ -70,6 +70,8 @@ class ReclaimConfig:
     boost: PriorityBoost = PriorityBoost()  # noqa: RUF009 - frozen
     replan_backoff: timedelta = timedelta(minutes=1)
     """Least time between two plans for the same gang, so that one that fails does not wear out every idle workload."""
+    hooks: Mapping[str, timedelta] = field(default_factory=dict)
+    """By name, how long each hook may take that has to end before a workload is suspended."""
     budgets: tuple[Budget, ...] = ()
     """None: only `limits` bounds what is suspended."""
 
@@ -133,7 +135,13 @@ class Planner:
             evaluation = Evaluation.of({}, at=now)
         policy, free = self.policy, self.capacity() if self.policy.consider_nodes else None
         candidates, leaving = await find_candidates(
-            evaluation, self.cluster, snapshot, weights=policy.weights, patience=policy.grant_for, now=now
+            evaluation,
+            self.cluster,
+            snapshot,
+            weights=policy.weights,
+            patience=policy.grant_for,
+            hooks=policy.hooks,
+            now=now,
         )
         policy_budgets, policy_spending = self.policy_budgets.spending()
         return PlanningSnapshot(

@@ -22,6 +22,7 @@ Laws:
 | either   | none was deactivated                             | release (NotNeeded)                  |
 | gone     | –                                                | release (GangGone)                   |
 | waiting  | none deactivated, one is missing or busy         | release (VictimBusy)                 |
+| waiting  | none deactivated, the hook of one has failed     | release (BeforeSuspendFailed)        |
 | waiting  | none deactivated, its time is up                 | release (GrantExpired)               |
 | waiting  | none deactivated, one was set back to 1          | release (VictimWoke)                 |
 | waiting  | some deactivated, one is missing, busy or woken  | reconsider (VictimWoke)              |
@@ -80,6 +81,8 @@ class PlanEndReason(StrEnum):
     GANG_GONE = "GangGone"
     VICTIM_BUSY = "VictimBusy"
     VICTIM_WOKE = "VictimWoke"
+    HOOK_FAILED = "BeforeSuspendFailed"
+    """The hook of a victim has failed, and its policy says Hold."""
     GRANT_EXPIRED = "GrantExpired"
     NOT_RESERVED = "NotReserved"
     NO_LONGER_HOLDS = "PlanNoLongerValid"
@@ -100,6 +103,8 @@ class Victim:
     """Its Workload is inactive, and by us."""
     is_missing: bool = False
     is_unknown: bool = False
+    """Whether it is idle is not known, or its hook has not ended."""
+    has_failed_hook: bool = False
     was_set_back: bool = False
     """It was at 0 for the plan, and was scaled up again."""
     was_deactivated: bool = False
@@ -185,9 +190,11 @@ def _begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransi
 
 
 def _not_begun(grant: Grant, victims: Sequence[Victim], now: datetime) -> PlanTransition:
-    busy = tuple(victim.name for victim in victims if victim.is_lost)
-    if busy:
-        return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.VICTIM_BUSY, about=busy)
+    lost = [victim for victim in victims if victim.is_lost]
+    if lost:
+        is_held = all(victim.has_failed_hook for victim in lost)
+        ending = PlanEndReason.HOOK_FAILED if is_held else PlanEndReason.VICTIM_BUSY
+        return PlanTransition(action=PlanAction.RELEASE, ending=ending, about=tuple(victim.name for victim in lost))
     if now >= grant.expires_at:
         late = tuple(victim.name for victim in victims if not (victim.is_wanted_at_zero or victim.was_set_back))
         return PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.GRANT_EXPIRED, about=late)

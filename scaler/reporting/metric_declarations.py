@@ -185,7 +185,8 @@ LABELS = {
     "source": "`prometheus` or `dcgm`.",
     "query": "Name of the signal, `demand`, or `scrape`.",
     "outcome": "How it ended: `ok` or what went wrong. Of reallocated GPUs: `Admitted`, `Taken` or `Cancelled`. "
-    "Of messages: `delivered`, `failed` or `expired`.",
+    "Of messages: `delivered`, `failed` or `expired`. Of hooks: `Succeeded`, `Failed`, `TimedOut` or `Outdated`.",
+    "hook": "Name of a hook of the settings.",
     "gpu_node": "A node on which GPUs are not trusted, the worst `metrics.nodes` of them.",
     "stage": "Of a gang that waits: `Quota` or `AdmissionCheck`. Of a reclaim plan: `Suspending` (granted until "
     "deactivated), `Releasing` (until the pods are gone), `Admitting` (until the gang is admitted).",

@@ -166,6 +166,9 @@ class Metrics(MetricSet):
         ("cause",),
         buckets=_MINUTES,
     )
+    before_suspend_total = _suspensions.counter(
+        "Runs of hooks that have to end before a workload is suspended, by outcome.", ("hook", "outcome")
+    )
     resumptions_total = _suspensions.counter("Suspended workloads that were resumed.", ("workload_namespace",))
     regrets_total = _suspensions.counter(
         "Workloads found idle that were resumed so soon that suspending them was a mistake.",

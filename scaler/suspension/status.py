@@ -7,14 +7,13 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision.candidate import HISTORY, OF_ALL, CandidateState, HistoryLine, next_line
-from scaler.decision.decision import Decision
+from scaler.decision.candidate import HISTORY, CandidateState, HistoryLine, next_line
+from scaler.decision.decision import Decision, is_unknown, may_hide_work
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.idleness.reasons import DecisionReason, UnknownReason
-from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.direct_scaling import DIRECT, DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
@@ -157,8 +156,10 @@ def warned_at(
     A warning that is a condition is also forgotten where work may not have been seen, and one that takes from a budget
     where it leads to nothing. `permits`: whether there is room in its budgets.
     """
-    if decision is None or (decision.idle_since is None and _is_unknown(decision)):
-        return None if decision is not None and _may_hide_work(decision) else known
+    if decision is None:
+        return known
+    if decision.idle_since is None and is_unknown(decision):
+        return None if decision.policy.warning is not None and may_hide_work(decision) else known
     if decision.idle_since is None:
         return None
     if decision.policy.has_budget and (decision.answer.reason in _NOT_SUSPENDED or decision.cannot_tell):
@@ -168,19 +169,9 @@ def warned_at(
     return now if is_warning_due(decision) and permits() else None
 
 
-_NOT_SUSPENDED = frozenset({DecisionReason.KEPT, DecisionReason.EXCLUDED, DecisionReason.OBSERVE_ONLY})
-
-
-def _is_unknown(decision: Decision) -> bool:
-    """Whether it is unknown what the GPUs do: Unknown is not Busy."""
-    is_doubted = decision.verdict is not None and isinstance(decision.verdict.verdict, Unknown)
-    return is_doubted or isinstance(decision.answer, Unknown)
-
-
-def _may_hide_work(decision: Decision) -> bool:
-    """Whether its own samples are lacking. What all of them are doubted for, they are read again after."""
-    found = decision.verdict.verdict if decision.verdict is not None else None
-    return decision.policy.warning is not None and isinstance(found, Unknown) and found.reason not in OF_ALL
+_NOT_SUSPENDED = frozenset(
+    {DecisionReason.KEPT, DecisionReason.EXCLUDED, DecisionReason.OBSERVE_ONLY, DecisionReason.BEFORE_SUSPEND_FAILED}
+)
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 | the decision on the pod's workload                | the annotation                        |
 |---------------------------------------------------|---------------------------------------|
 | not known, or not made yet                        | stays as it is                        |
-| KEDA gets 0                                       | since when, once that has been written |
+| KEDA gets 0, or would but for the hook            | since when, once that has been written |
 | the warning stands, and a suspension is foreseen  | its time                              |
 | else: work, or nothing is foreseen                | empty                                 |
 
@@ -23,7 +23,7 @@ from datetime import datetime, timedelta
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Decision, Inactive, standing_warning
+from scaler.decision.decision import Active, Decision, Inactive, standing_warning
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import is_warning_due, prevailing
 from scaler.decision.workloads import SUSPEND_AT, instant_of
@@ -36,7 +36,8 @@ from scaler.kube.objects.resources import POD
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.reconciler import is_conflict
 
-_INTERVAL = timedelta(seconds=15)
+_INTERVAL, _REST = timedelta(seconds=15), timedelta(seconds=3)
+"""Between two ticks, and after one: until then what it has written is seen."""
 _AT_ONCE = 8
 """Pods that are written to at the same time: a gang has hundreds."""
 _GONE = frozenset(map(str, TERMINAL))
@@ -47,11 +48,17 @@ def announced(known: str, decision: Decision, now: datetime) -> str:
     match decision.answer:
         case Unknown():
             return known
-        case Inactive(reason=reason) if reason is not DecisionReason.FINISHED:
+        case Inactive(reason=reason) | Active(reason=reason) if _is_due(decision, reason):
             since = instant_of(known)
             return known if since is not None and since <= now else stamp(now)
     foreseen = decision.suspend_at if decision.is_noticeably_quiet and _is_warned(decision) else None
     return "" if foreseen is None else stamp(foreseen)
+
+
+def _is_due(decision: Decision, reason: DecisionReason) -> bool:
+    if reason is DecisionReason.BEFORE_SUSPEND:
+        return True
+    return isinstance(decision.answer, Inactive) and reason is not DecisionReason.FINISHED
 
 
 def _is_warned(decision: Decision) -> bool:
@@ -83,10 +90,11 @@ class SuspendAtController:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Tick until cancelled, at every interval: no time that is told is as near as that."""
-        await every(_INTERVAL, self.tick, self._wake, name=self.name, clock=self._clock)
+        """Tick until cancelled: at every interval, and after evaluations."""
+        await every(_INTERVAL, self.tick, self._wake, name=self.name, rest=_REST, clock=self._clock)
 
     def wake(self) -> None:
+        """There is a new evaluation."""
         self._wake.set()
 
     async def tick(self, now: datetime) -> None:

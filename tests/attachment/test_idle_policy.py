@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 from attachment_builders import JOB, cluster_policy, policy
 from builders import at
 
-from scaler.attachment.objects import attached_name
+from scaler.attachment.objects import attached_name, policy_of
 from scaler.attachment.policy import followed, in_order, next_end
+from scaler.kube.objects import idlegpu
+from scaler.kube.objects.core import decode
 
 
 def said(*policies, job=JOB, now=None):
@@ -144,6 +147,17 @@ def test_budgets_are_written_as_trigger_metadata():
     found = policy("a", budget={"atOnce": 0, "perPeriod": {"count": 5, "period": "24h"}})
     assert dict(found.metadata) == {"suspendedAtOnce": "0", "suspendedPerPeriod": "5 per 24h"}
     assert "spec.suspendedPerPeriod: '0s' leaves no time" in policy("a", budget={"perPeriod": {"period": "0s"}}).problem
+
+
+def test_hooks_are_written_as_trigger_metadata_and_one_that_the_settings_do_not_have_is_not_valid():
+    spec = {"beforeSuspend": {"hook": "checkpoint", "onFailure": "Continue"}}
+    found = policy("a", **spec)
+    assert dict(found.metadata) == {"beforeSuspend": "checkpoint", "beforeSuspendOnFailure": "Continue"}
+    body = decode(idlegpu.IdlePolicy, msgspec.json.encode({"metadata": {"name": "a"}, "spec": spec}))
+    assert policy_of(body, hooks={"checkpoint"}).problem == ""
+    assert policy_of(body, hooks={"snapshot"}).problem == (
+        "spec.beforeSuspend: the settings have no hook 'checkpoint'; write 'snapshot'"
+    )
 
 
 def test_targets_are_those_of_the_nearest_policy_that_names_some():

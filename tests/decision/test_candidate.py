@@ -1,5 +1,6 @@
 """In which state is a workload, and what may follow what?"""
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise, product
 from typing import Any
@@ -25,7 +26,7 @@ from scaler.decision.candidate import (
 )
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide
 from scaler.decision.target_state import Phase, TargetState
-from scaler.idleness.policy import EnforcementMode
+from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import decode
@@ -81,6 +82,8 @@ def test_states_in_which_keda_may_get_0_follow_a_warning_a_plan_or_quiet() -> No
         (Active(reason=DecisionReason.WAKING, message="m"), ASLEEP, S.WAKING),
         (Inactive(reason=DecisionReason.GPUS_IDLE, message="m"), {}, S.SUSPENDING),
         (Inactive(reason=DecisionReason.RECLAIMED, message="m"), {}, S.GRANTED),
+        (Active(reason=DecisionReason.BEFORE_SUSPEND, message="m"), {}, S.IDLE),
+        (Active(reason=DecisionReason.BEFORE_SUSPEND_FAILED, message="m"), {}, S.IDLE),
         (Unknown(reason=UnknownReason.STALE_SAMPLES, message="m"), {}, S.UNKNOWN),
         (Unknown(reason=UnknownReason.SUSPENDING, message="m"), {"phase": Phase.SUSPENDING}, S.SUSPENDING),
     ],
@@ -92,6 +95,14 @@ def test_what_has_a_line_in_the_history(answer: Answer, changes: dict[str, Any],
     by = "anna" if state in (S.WAKING, S.KEPT, S.EXCLUDED) else ""
     assert line == HistoryLine(at=NOON, state=state, reason=str(answer.reason), message="m", by=by)
     assert next_line(line, decided(answer, target), now=NOON) is None
+
+
+def test_while_the_hook_of_a_plans_victim_runs_it_is_granted() -> None:
+    granted = a_target(grant="plan p1")
+    prepares = Active(reason=DecisionReason.BEFORE_SUSPEND, message="m")
+    made = replace(decided(prepares, granted), policy=policy(reclaim=Reclaim.ON_PRESSURE))
+    assert candidate_state(made) is S.GRANTED
+    assert candidate_state(decided(prepares, granted)) is S.IDLE, "time alone takes it"
 
 
 @pytest.mark.parametrize("reason", ["SourceUnavailable", "ClockSkew", "ColdStart", "StaleClusterView"])

@@ -20,8 +20,9 @@ from builders import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, needs_verdict
+from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, hook_stage, is_outdated, needs_verdict
 from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim, WakeRule
 from scaler.idleness.reasons import DecisionReason, UnknownReason
@@ -123,6 +124,22 @@ def test_without_quota_there_is_no_room_to_wait_for_and_it_says_so() -> None:
     )
 
 
+HOOK = {"before_suspend": "checkpoint"}
+GO_ON = {"before_suspend_on_failure": OnFailure.CONTINUE}
+
+
+def run(ago: float, outcome: HookOutcome | None = None, hook: str = "checkpoint") -> HookRun:
+    """Begun so many minutes ago, and ended 5 minutes later. It is quiet since 110 minutes ago."""
+    ended_at = None if outcome is None else NOON - minutes(ago - 5)
+    return HookRun(hook=hook, started_at=NOON - minutes(ago), ended_at=ended_at, outcome=outcome)
+
+
+def after(ran: HookRun, **more: Any) -> TargetState:
+    return a_target(hook_run=ran, **more)
+
+
+DONE, FAILED, LATE = HookOutcome.SUCCEEDED, HookOutcome.FAILED, HookOutcome.TIMED_OUT
+
 TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "vanished": (a_target(doubt=DOUBT), IDLE, NONE, "error WorkloadMissing"),
     "vanished at 0": (replace(ASLEEP, doubt=DOUBT), None, NONE, "error WorkloadMissing"),
@@ -177,6 +194,54 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "no plan takes it outside hours": (GRANTED, IDLE, during("11:00-12:00") | ON_PRESSURE, "1 OutsideHours"),
     "priority stays outside hours": (a_target(), IDLE, during("11:00-12:00") | BOOST, "1 OutsideHours"),
     "held, and hours end: back to 1": (HELD, IDLE, during("11:00-12:00") | ON_PRESSURE, "1 OutsideHours"),
+    "idle, its hook has not begun": (a_target(), IDLE, HOOK, "1 BeforeSuspend"),
+    "idle, its hook runs": (after(run(3)), IDLE, HOOK, "1 BeforeSuspend"),
+    "idle, its hook has ended": (after(run(6, DONE)), IDLE, HOOK, "0 GPUsIdle"),
+    "its hook has ended before its last work": (after(run(111, DONE)), IDLE, HOOK, "1 BeforeSuspend"),
+    "work may have followed its hook": (after(run(6, HookOutcome.OUTDATED)), IDLE, HOOK, "1 BeforeSuspend"),
+    "another hook has ended": (after(run(6, DONE, "old")), IDLE, HOOK, "1 BeforeSuspend"),
+    "its hook has failed": (after(run(6, FAILED)), IDLE, HOOK, "1 BeforeSuspendFailed"),
+    "its hook has timed out": (after(run(6, LATE)), IDLE, HOOK, "1 BeforeSuspendFailed"),
+    "its hook has failed 29 of 30 min ago": (after(run(34, FAILED)), IDLE, HOOK, "1 BeforeSuspendFailed"),
+    "its hook has failed 30 min ago": (after(run(35, FAILED)), IDLE, HOOK, "1 BeforeSuspend"),
+    "its hook has failed, Continue": (after(run(6, FAILED)), IDLE, HOOK | GO_ON, "0 GPUsIdle"),
+    "its hook has timed out, Continue": (after(run(6, LATE)), IDLE, HOOK | GO_ON, "0 GPUsIdle"),
+    "its hook runs, Continue": (after(run(3)), IDLE, HOOK | GO_ON, "1 BeforeSuspend"),
+    "its hook has ended, and it is busy": (after(run(6, DONE)), BUSY, HOOK, "1 GPUsBusy"),
+    "its hook has ended, and it is unknown": (after(run(6, DONE)), UNKNOWN, HOOK, "error StaleSamples"),
+    "its hook has ended, mode observe": (after(run(6, DONE)), IDLE, HOOK | OBSERVE, "1 ObserveOnly"),
+    "its hook has failed, outside hours": (
+        after(run(6, FAILED)),
+        IDLE,
+        HOOK | during("11:00-12:00"),
+        "1 OutsideHours",
+    ),
+    "not warned, and its hook does not begin": (a_target(), IDLE, HOOK | WARNING, "1 Warned"),
+    "warned, and its hook begins": (warned(20), IDLE, HOOK | WARNING, "1 BeforeSuspend"),
+    "its hook has failed, and nobody is warned": (after(run(6, FAILED)), IDLE, HOOK | WARNING, "1 BeforeSuspendFailed"),
+    "no plan, no hook": (a_target(), IDLE, HOOK | ON_PRESSURE, "1 IdleNotNeeded"),
+    "a plan, and its hook has not begun": (GRANTED, IDLE, HOOK | ON_PRESSURE, "1 BeforeSuspend"),
+    "a plan, and its hook has ended": (after(run(6, DONE), grant=PLAN), IDLE, HOOK | ON_PRESSURE, "0 Reclaimed"),
+    "no candidate while its hook has failed": (
+        after(run(6, FAILED)),
+        IDLE,
+        HOOK | ON_PRESSURE,
+        "1 BeforeSuspendFailed",
+    ),
+    "a plan, and its hook has failed": (
+        after(run(6, FAILED), grant=PLAN),
+        IDLE,
+        HOOK | ON_PRESSURE,
+        "1 BeforeSuspendFailed",
+    ),
+    "at 0 for its plan, and its hook is outdated": (
+        replace(HELD, hook_run=run(6, HookOutcome.OUTDATED)),
+        IDLE,
+        HOOK | ON_PRESSURE,
+        "1 BeforeSuspend",
+    ),
+    "Kueue waits for no hook": (a_target(), IDLE, HOOK | BOOST, "1 PriorityLowered"),
+    "at 0 by hand": (ASLEEP, None, HOOK, "0 Suspended"),
     "at 0 at its hour": (SUSPENDED_AT_11, None, wake_at("12:00"), "1 Waking"),
     "at 0 since before its hour": (SUSPENDED_AT_11, None, wake_at("11:30"), "1 Waking"),
     "at 0 since its hour": (SUSPENDED_AT_11, None, wake_at("11:00"), "0 Suspended"),
@@ -244,6 +309,32 @@ QUOTA = a_target(phase=Phase.WAITING_FOR_QUOTA, message="2 more needed")
         (
             a_target(),
             IDLE,
+            HOOK,
+            "every required GPU stayed below 1 % for 30m; hook checkpoint has to end first, and has not begun",
+        ),
+        (
+            after(run(3)),
+            IDLE,
+            HOOK,
+            "every required GPU stayed below 1 % for 30m; hook checkpoint runs since 2026-12-01T11:57:00Z",
+        ),
+        (
+            after(replace(run(6, FAILED), message="it answers HTTP 403")),
+            IDLE,
+            HOOK,
+            "every required GPU stayed below 1 % for 30m; hook checkpoint has failed: it answers HTTP 403; again from "
+            "2026-12-01T12:29:00Z on",
+        ),
+        (after(run(6, DONE)), IDLE, HOOK, "every required GPU stayed below 1 % for 30m; hook checkpoint has succeeded"),
+        (
+            after(run(6, LATE)),
+            IDLE,
+            HOOK | GO_ON,
+            "every required GPU stayed below 1 % for 30m; hook checkpoint has timed out",
+        ),
+        (
+            a_target(),
+            IDLE,
             during("Sat,Sun 00:00-24:00"),
             "every required GPU stayed below 1 % for 30m; suspended only during Sat,Sun 00:00-24:00 UTC",
         ),
@@ -270,6 +361,8 @@ policies = st.builds(
     keep_until=instants,
     allowed_during=st.sampled_from([(), parse_hours("12:00-13:00 UTC"), parse_hours("11:00-12:00 UTC")]),
     wake_at=st.sampled_from([(), parse_day_times("12:00 UTC"), parse_day_times("13:00 UTC")]),
+    before_suspend=st.sampled_from(["", "checkpoint"]),
+    before_suspend_on_failure=st.sampled_from(OnFailure),
     gpus=st.sampled_from([0.0, 0.5, 1.0]).map(lambda share: GpuRule(share=share)),
 )
 gpus = st.builds(
@@ -295,6 +388,16 @@ standings = st.builds(
     grant=st.sampled_from(["", "plan p1 for Workload team/gang"]),
     doubt=st.sampled_from([None, None, None, DOUBT]),
     suspended_at=instants,
+    hook_run=st.one_of(
+        st.none(),
+        st.builds(
+            HookRun,
+            hook=st.sampled_from(["checkpoint", "checkpoint", "old"]),
+            started_at=st.integers(-7200, 0).map(at),
+            ended_at=instants,
+            outcome=st.one_of(st.none(), st.sampled_from(HookOutcome)),
+        ),
+    ),
 )
 
 
@@ -316,6 +419,29 @@ def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_lon
         assert target.running_since is not None
         assert NOON - target.running_since >= given_policy.warm_up + given_policy.window
         assert not given_policy.allowed_during or is_open(given_policy.allowed_during, NOON)
+        assert not given_policy.before_suspend or target.hook_run is not None
+
+
+@given(target=standings, of=verdicts, given_policy=policies, read_since=instants)
+def test_with_a_hook_nothing_shrinks_before_that_has_ended_well_or_its_policy_goes_on(
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any, read_since: datetime | None
+) -> None:
+    made = decide(target, of, policy=given_policy, now=NOON, read_since=read_since)
+    if made.answer.reason in (DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED) and given_policy.before_suspend:
+        ran = target.hook_run
+        assert ran is not None
+        assert made.idle_since is not None
+        assert ran.hook == given_policy.before_suspend
+        assert ran.started_at >= max(made.idle_since, read_since or made.idle_since)
+        goes_on = given_policy.before_suspend_on_failure is OnFailure.CONTINUE
+        assert ran.outcome is DONE or (goes_on and ran.outcome in (FAILED, LATE))
+
+
+def test_with_a_hook_nothing_shrinks_while_it_is_not_known_since_when_it_is_quiet() -> None:
+    """One of two GPUs is enough to be idle; what the other one did, nobody knows."""
+    half_known = WorkloadVerdict(verdict=IDLE, gpus=(gpu_evidence(IDLE), gpu_evidence(UNKNOWN)))
+    made = decided(after(run(6, DONE)), half_known, share=0.0, **HOOK)
+    assert (made.idle_since, shown(made.answer)) == (None, "1 BeforeSuspend")
 
 
 @given(target=standings, of=verdicts, given_policy=policies)
@@ -570,3 +696,44 @@ def test_a_warning_costs_no_time_where_it_can_be_given_early() -> None:
     since = NOON - minutes(1)
     assert warning_at == [since + minutes(20), since, since]
     assert suspend_at == [since + minutes(30), NOON + minutes(30), NOON + minutes(50)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- hooks
+
+
+@pytest.mark.parametrize(
+    ("ran", "expected"),
+    [
+        pytest.param(run(3), None, id="in progress: what comes of it is written"),
+        pytest.param(run(6, FAILED), at(29 * 60), id="half an hour after it has failed"),
+    ],
+)
+def test_a_decision_holds_until_the_hook_may_run_again(ran: HookRun, expected: datetime | None) -> None:
+    assert decided(after(ran), IDLE, **HOOK).holds_until() == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        pytest.param(decided(after(run(3)), IDLE, **HOOK), False, id="quiet since before it began"),
+        pytest.param(decided(after(run(3)), evidence(-60), **HOOK), True, id="work since it began"),
+        pytest.param(decided(after(run(3)), evidence(0, newest_s=-1), **HOOK), True, id="work now"),
+        pytest.param(decided(after(run(3)), evidence(-600, of=UNKNOWN), **HOOK), True, id="samples are missing"),
+        pytest.param(
+            decided(after(run(3)), evidence(-600, of=unknown(UnknownReason.SOURCE_UNAVAILABLE)), **HOOK),
+            False,
+            id="all samples are doubted, and read again later",
+        ),
+        pytest.param(decided(after(run(3), phase=Phase.STARTING), None, **HOOK), False, id="nothing runs"),
+    ],
+)
+def test_a_run_is_outdated_by_work_after_its_begin_or_by_samples_that_may_hide_some(
+    made: Decision, expected: bool
+) -> None:
+    assert is_outdated(made, run(3)) is expected
+
+
+def test_a_run_from_before_samples_were_read_is_outdated() -> None:
+    made = decide(after(run(3)), verdict(IDLE), policy=policy(**HOOK), now=NOON, read_since=NOON - minutes(2))
+    assert is_outdated(made, run(3))
+    assert hook_stage(made, run(3)) is HookStage.DUE

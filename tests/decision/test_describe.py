@@ -11,6 +11,7 @@ from builders import (
     NO_ANSWER,
     NOON,
     SCALED_OBJECT,
+    TARGET,
     UNKNOWN,
     a_target,
     at,
@@ -39,6 +40,7 @@ from scaler.decision.describe import (
     what_next,
 )
 from scaler.decision.target_state import Phase
+from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import EnforcementMode, Overrides, resolve
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import WorkloadVerdict
@@ -227,6 +229,8 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("idleAfterUnderPressure", "30m", "built-in default"),
         ("warning", "-", "built-in default"),
         ("requireDelivery", "false", "built-in default"),
+        ("beforeSuspend", "-", "built-in default"),
+        ("beforeSuspendOnFailure", "Hold", "built-in default"),
         ("allowedDuring", "-", "built-in default"),
         ("wakeAt", "-", "built-in default"),
         ("wake", "OnRequest", "built-in default"),
@@ -237,6 +241,22 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         ("keepUsers", "-", "built-in default"),
         ("mode", "enforce", "trigger metadata"),
         ("keepUntil", "-", "built-in default"),
+    }
+
+
+def test_explain_tells_of_the_last_run_of_a_hook() -> None:
+    run = HookRun(hook="checkpoint", started_at=at(-60), ended_at=NOON, outcome=HookOutcome.FAILED, message="HTTP 403")
+    made = active(DecisionReason.BEFORE_SUSPEND_FAILED, policy=HOOKED, target=a_target(hook_run=run))
+    shown = EvaluatedScaledObject(target=TARGET, triggers={Overrides(): made})
+    found = explain(decisions(Evaluation.of({SCALED_OBJECT: shown}, at=NOON)), SCALED_OBJECT)
+    assert found is not None
+    assert found["triggers"][0]["beforeSuspend"] == {
+        "hook": "checkpoint",
+        "startedAt": "2026-12-01T11:59:00Z",
+        "endedAt": "2026-12-01T12:00:00Z",
+        "outcome": "Failed",
+        "message": "HTTP 403",
+        "savedAt": None,
     }
 
 
@@ -254,11 +274,24 @@ def inactive(reason: DecisionReason) -> Decision:
 
 
 OBSERVE = policy(mode=EnforcementMode.OBSERVE)
+HOOKED = policy(before_suspend="checkpoint")
 STARTING = a_target(phase=Phase.STARTING)
 NEXT = {
     "quiet for 10 of 30 min": (
         decision(NOT_YET, idle_since=at(-600)),
         "If its GPUs stay quiet the answer turns inactive at 2026-12-01T12:20:00Z, in 20m.",
+    ),
+    "quiet for 10 of 30 min, with a hook": (
+        decision(NOT_YET, idle_since=at(-600), policy=HOOKED),
+        "If its GPUs stay quiet its hook checkpoint begins at 2026-12-01T12:20:00Z, in 20m.",
+    ),
+    "its hook runs": (
+        active(DecisionReason.BEFORE_SUSPEND, policy=HOOKED, verdict=verdict(IDLE)),
+        "Once its hook has ended the answer turns inactive, if its GPUs stay quiet.",
+    ),
+    "its hook has failed": (
+        active(DecisionReason.BEFORE_SUSPEND_FAILED, policy=HOOKED, verdict=verdict(IDLE)),
+        "It stays at 1 until its hook runs again and succeeds; after work, or later.",
     ),
     "at work": (decision(ACTIVE), "It stays up while any work is seen; after 30m without, the answer turns inactive."),
     "mode observe": (

@@ -155,6 +155,31 @@ async def test_invalid_metadata_harms_no_valid_trigger_and_no_other_scaled_objec
     assert "did you mean 'idleAfter'?" in world.answer("bad").message
 
 
+async def test_a_hook_that_the_settings_do_not_have_is_an_error_that_says_which_they_have() -> None:
+    hooks = {"checkpoint": minutes(5), "snapshot": minutes(10)}
+    jobs = (gang(name, metadata={**QUICK, "beforeSuspend": name}) for name in ("checkpoint", "chekpoint"))
+    world = cluster_of(*jobs, hooks=hooks)
+    await world.tick(NOON)
+    assert word(world.answer("checkpoint")) == f"Active {DecisionReason.BEFORE_SUSPEND}"
+    assert word(world.answer("chekpoint")) == INVALID
+    assert world.answer("chekpoint").message.endswith(
+        "'beforeSuspend': the settings have no hook 'chekpoint'; write 'checkpoint' or 'snapshot'"
+    )
+    assert world.evaluator.sampler.history.span >= minutes(10), "idleAfter, and as long as its hook may take"
+
+
+async def test_of_one_scaled_object_all_triggers_have_the_same_hook_or_it_is_an_error() -> None:
+    hooks = {"checkpoint": minutes(5), "snapshot": minutes(10)}
+    world = cluster_of(gang("train"), hooks=hooks)
+    both = [{**QUICK, "beforeSuspend": each} for each in hooks]
+    world.cluster.scaled_objects.put(scaled_object("train", triggers=both))
+    assert await decided(world, "train", metadata=both[0]) == INVALID
+    assert "name several hooks (checkpoint, snapshot); name one" in world.answer("train", both[1]).message
+    same = [{**both[0], "mode": "observe"}, both[0]]
+    world.cluster.scaled_objects.put(scaled_object("train", triggers=same))
+    assert await decided(world, "train", at(15), metadata=same[1]) == f"Active {DecisionReason.BEFORE_SUSPEND}"
+
+
 async def test_a_window_beyond_the_operators_bounds_is_refused_and_not_kept_in_memory() -> None:
     world = cluster_of(
         gang("hasty", metadata={"idleAfter": "10s"}),

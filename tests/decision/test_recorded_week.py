@@ -28,6 +28,7 @@ NEWER = re.compile(
     r"(None|\(\)), "
     rf"|warned_at={_INSTANT}, told_by=\(\), told_at=None, (?=wake_request=)"
     r"|\brequire_delivery=False, "
+    r"|before_suspend='', before_suspend_on_failure=<OnFailure\.HOLD: 'Hold'>, |, hook_run=None"
     rf"|, (read_since|exclude_until|last_activity|suspended_at)={_INSTANT}"
 )
 """Fields that there were not when it was recorded."""

@@ -127,6 +127,12 @@ def test_a_misspelt_key_is_refused_with_the_right_one(key: str, meant: str) -> N
         ("wakeAt", "8", "'8' is no time of day; write for example 'Mon-Fri 08:00 Europe/Berlin'"),
         ("requireDelivery", "yes", "'yes' is unknown; write 'true' or 'false'"),
         ("wake", "whenFree", "'whenFree' is unknown; write 'OnRequest' or 'WhenFree'"),
+        (
+            "beforeSuspend",
+            "https://x",
+            "'https://x' is no name of a hook; write one of the settings' hooks, such as 'checkpoint'",
+        ),
+        ("beforeSuspendOnFailure", "hold", "'hold' is unknown; write 'Hold' or 'Continue'"),
         ("keepsPerWeek", "few", "'few' is not a number up to 99; write for example '3'"),
         ("keepUsers", "anna,", "'anna,' has an empty name; write for example '*@example.com, alice'"),
         ("suspendedPerPeriod", "5", "'5' is not a number in a period; write for example '5 per 24h'"),

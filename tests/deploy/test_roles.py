@@ -135,6 +135,17 @@ def test_wake_ups_by_tokens_imply_that_these_are_reviewed() -> None:
     assert granted(settings={"http": {"wake": False}}) == granted()
 
 
+@pytest.mark.parametrize("namespaces", [[], ["team-a"]], ids=len)
+def test_objects_of_hooks_may_be_made_and_read_where_their_kind_is_named(namespaces: list[str]) -> None:
+    snapshots = {"apiGroup": "podsnapshot.gke.io", "resources": ["podsnapshotmanualtriggers"]}
+    more = granted(hooks={"resources": [snapshots]}, namespaces=namespaces) - granted(namespaces=namespaces)
+    assert more == {
+        Grant(verb, "podsnapshot.gke.io", "podsnapshotmanualtriggers", *namespaces) for verb in ("create", "get")
+    }
+    observing = {"mode": "observe", "namespaces": namespaces}
+    assert granted(hooks={"resources": [snapshots]}, **observing) == granted(**observing)
+
+
 def test_the_lease_is_in_the_namespace_of_the_release() -> None:
     assert granted("lease") == {
         Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")

@@ -17,7 +17,8 @@ from small_cluster import until
 
 from scaler.notifications.alertmanager import Alertmanager
 from scaler.notifications.notice import NotifiedWorkload
-from scaler.notifications.senders import SendError, TargetConfig, TargetKind, post_json
+from scaler.notifications.senders import TargetConfig, TargetKind
+from scaler.webhook import SendError, post_json
 
 SOURCE: Any = None
 

@@ -1,6 +1,7 @@
 """Who may be taken by a plan, who goes anyway, who waits, and what budgets are spent on."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,17 +10,18 @@ from builders import LONG_AGO, at
 from loops_builders import TICK, stamp
 from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 
-from scaler.decision.decision import Decision
+from scaler.decision.decision import Active, Decision
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.workloads import KEEP_UNTIL
 from scaler.errors import SourceError
+from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
 from scaler.reclaim.candidates import (
     find_candidates,
     gpus_of,
     is_idle,
-    is_unknown,
+    is_undecided,
     pending_gpu_workloads,
     suspension_history_of,
 )
@@ -43,6 +45,7 @@ async def found_in(world: PressureWorld, *, patience: timedelta = timedelta(minu
         world.view.filing.snapshot,
         weights=CostWeights(),
         patience=patience,
+        hooks={},
         now=world.now,
     )
 
@@ -172,8 +175,15 @@ async def test_idle_is_who_is_so_by_every_trigger_and_unknown_who_is_so_by_one()
     [observed] = await decisions_on_a(world)
     assert is_idle([idle])
     assert not any(map(is_idle, ([idle, unknown], [idle, observed], [])))
-    assert all(map(is_unknown, ([unknown], [idle, unknown])))
-    assert not any(map(is_unknown, ([observed, unknown], [idle], [])))
+    assert all(map(is_undecided, ([unknown], [idle, unknown])))
+    assert not any(map(is_undecided, ([observed, unknown], [idle], [])))
+    prepares, failed = (
+        replace(idle, answer=Active(reason=each, message=""))
+        for each in (DecisionReason.BEFORE_SUSPEND, DecisionReason.BEFORE_SUSPEND_FAILED)
+    )
+    assert all(map(is_undecided, ([prepares], [idle, prepares], [unknown, prepares])))
+    assert not any(map(is_undecided, ([failed], [observed, prepares], [failed, prepares])))
+    assert not any(map(is_idle, ([prepares], [failed])))
 
 
 async def decisions_on_a(world: PressureWorld) -> Sequence[Decision]:

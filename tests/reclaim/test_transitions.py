@@ -48,6 +48,7 @@ VICTIMS = {
     "unknown": UNKNOWN,
     "unknown-zero": replace(UNKNOWN, desired_replicas=0),
     "set-back": replace(RUNNING, was_set_back=True),
+    "failed": replace(RUNNING, is_idle=False, has_failed_hook=True),
     "works-again": replace(RUNNING, is_idle=False, was_deactivated=True),
 }
 
@@ -63,6 +64,8 @@ in time | Reserved | zero running     | Release NotNeeded           | nor one th
 in time | Gone     | off zero         | Release GangGone            | without its gang a plan is released
 in time | Waiting  | zero busy        | Release VictimBusy b        | one busy victim cancels the plan
 in time | Waiting  | zero busy-zero   | Release VictimBusy b        | also one that is asked to be at 0
+in time | Waiting  | zero failed      | Release BeforeSuspendFailed b | one whose hook has failed cancels it, too
+in time | Waiting  | busy failed      | Release VictimBusy a b      | but work is the reason where there is some
 in time | Waiting  | zero missing     | Release VictimBusy b        | so does one that has vanished
 in time | Waiting  | zero set-back    | Release VictimWoke b        | and one that was set back to 1
 late    | Waiting  | set-back running | Release GrantExpired b      | the scaler sets back after the time: no wake-up

@@ -81,6 +81,7 @@ CASES: dict[str, tuple[str, Decision, str]] = {
     "no plan takes it": (LATER, quiet_for(31, reclaim=Reclaim.ON_PRESSURE), ""),
     "a plan takes it": ("", quiet_for(31, target=GRANTED, reclaim=Reclaim.ON_PRESSURE), "2026-12-01T12:00:00Z"),
     "KEDA gets 0 from now on": (LATER, quiet_for(31), "2026-12-01T12:00:00Z"),
+    "its hook has to end first": (LATER, quiet_for(31, before_suspend="checkpoint"), "2026-12-01T12:00:00Z"),
     "KEDA gets 0 since ten minutes": (EARLIER, quiet_for(40), EARLIER),
     "what it says is no time": ("soon", quiet_for(31), "2026-12-01T12:00:00Z"),
     "at 0, by whomever": ("", AT_ZERO, "2026-12-01T12:00:00Z"),

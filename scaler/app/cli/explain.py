@@ -111,9 +111,18 @@ def _decided(trigger: Mapping[str, Any]) -> RenderableType:
         ("replicas", f"{trigger['desiredReplicas']} asked for, {trigger['phase']}"),
         ("running since", trigger["runningSince"] or "-"),
         ("idle since", trigger["idleSince"] or "-"),
+        *([("hook", _hook(run))] if (run := trigger.get("beforeSuspend")) else []),
         ("next", trigger["next"]),
     ]
     return labelled_rows(rows)
+
+
+def _hook(run: Mapping[str, str | None]) -> str:
+    """Its last run."""
+    how = f"{run['outcome']} at {run['endedAt']}" if run["outcome"] else "in progress"
+    why = f" ({run['message']})" if run["message"] else ""
+    saved = f"; its state of {run['savedAt']} is saved" if run["savedAt"] else ""
+    return f"{run['hook']}, begun at {run['startedAt']}: {how}{why}{saved}"
 
 
 def _settings(settings: list[Mapping[str, str]]) -> RenderableType:

@@ -308,7 +308,7 @@ def exclude(
 def suspend(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
     """Suspend a workload now, whatever its GPUs do.
 
-    Scales it to 0, with your own permissions. What is in memory is lost, as with any eviction.
+    Scales it to 0, with your own permissions. What is in memory is lost, as with any eviction; no hook is waited for.
     """
     from scaler.app.cli.request import run_suspend
 

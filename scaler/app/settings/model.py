@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
+from scaler.app.settings.hooks import HookSettings
 from scaler.app.settings.notifications import NotificationSettings
 from scaler.app.settings.reclaim import ReclaimSettings
 from scaler.errors import ConfigurationError
@@ -367,6 +368,8 @@ class Settings(Section):
     wake: tuple[WakeSettings, ...] = ()
     """Wake queries of the operator; they need `prometheus.url`."""
     keda: KedaSettings = KedaSettings()
+    hooks: tuple[HookSettings, ...] = ()
+    """Hooks that policies may name: what has to end before a workload is suspended, such as saving its state."""
     suspend_at: bool = False
     """Whether annotation `idlegpu.io/suspend-at` of pods that have it is written, for trainers that save their state
     before they are suspended. It needs the permission to patch pods."""
@@ -378,6 +381,19 @@ class Settings(Section):
     def lease_name(self) -> str:
         """The Lease of the replicas; replicas that reconcile nothing have one of their own."""
         return self.kubernetes.lease.name + ("" if "reconciler" in self.components else "-metrics")
+
+    @property
+    def hook_timeouts(self) -> dict[str, timedelta]:
+        """By name."""
+        return {each.name: each.timeout for each in self.hooks}
+
+    @field_validator("hooks")
+    @classmethod
+    def _hooks_differ(cls, hooks: tuple[HookSettings, ...]) -> tuple[HookSettings, ...]:
+        names = [each.name for each in hooks]
+        if twice := sorted({each for each in names if names.count(each) > 1}):
+            raise ValueError(f"two hooks are named {', '.join(twice)}")
+        return hooks
 
     @field_validator("relabel")
     @classmethod

@@ -63,6 +63,17 @@ class ReallocationStatus(Struct, frozen=True):
     """How often plans have suspended the workload, this one included."""
 
 
+class BeforeSuspendStatus(Struct, frozen=True):
+    """The last run of the hook that has to end before the workload is suspended."""
+
+    hook: str = ""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    outcome: str = ""
+    message: str = ""
+    saved_at: datetime | None = None
+
+
 class ScalableWorkloadStatus(Struct, frozen=True):
     observed_generation: int = 0
     replicas: int = 0
@@ -85,6 +96,7 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     state: str = ""
     history: tuple[Raw, ...] = ()
     """The states before, the newest last, as they stand in the API."""
+    before_suspend: BeforeSuspendStatus | None = None
     grant: GrantStatus | None = None
     reallocation: ReallocationStatus | None = None
 
@@ -200,6 +212,11 @@ class SuspensionBudget(Struct, frozen=True):
     per_period: PerPeriodLimit | None = None
 
 
+class BeforeSuspendSpec(Struct, frozen=True):
+    hook: str = ""
+    on_failure: str = ""
+
+
 class IdlePolicySpec(Struct, frozen=True):
     precedence: int = 0
     selector: JobSelector = JobSelector()
@@ -214,6 +231,7 @@ class IdlePolicySpec(Struct, frozen=True):
     idle_after_under_pressure: str = ""
     warning: str = ""
     require_delivery: bool | None = None
+    before_suspend: BeforeSuspendSpec = BeforeSuspendSpec()
     allowed_during: tuple[WeeklyHours, ...] = ()
     wake_at: tuple[WeeklyHours, ...] = ()
     wake: str = ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
@@ -64,6 +64,10 @@ class Candidate:
     """Where it holds its quota."""
     pools: tuple[str, ...] = ()
     """The budgets that it has from IdlePolicies."""
+    saved_at: datetime | None = None
+    """Until when its work is saved by its hook; None where nothing is known to be."""
+    hook_takes: timedelta = timedelta(0)
+    """How long its hook may take before it is suspended."""
 
     @property
     def member(self) -> BudgetedWorkload:
@@ -207,6 +211,11 @@ class ReclaimPlan:
     @property
     def gpus(self) -> int:
         return sum(victim.gpus for victim in self.victims)
+
+    @property
+    def hooks_take(self) -> timedelta:
+        """How long it may take until the hooks of its victims have ended."""
+        return max((victim.hook_takes for victim in self.victims), default=timedelta(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,6 +117,7 @@ def _victim(snapshot: ViewSnapshot, victim: Candidate, assumed: Collection[str])
         "idleDivisor": round(victim.cost.idle_divisor, 3),
         "idleSince": timestamp(since),
         "idleFor": format_duration(whole(snapshot.at - since)) if since is not None else None,
+        "savedAt": timestamp(victim.saved_at),
     }
 
 

@@ -211,7 +211,7 @@ async def test_the_json_keeps_its_shape():
     }  # fmt: skip
     assert plan["plan"]["victims"][0].keys() == {
         "name", "workload", "clusterQueue", "gpus", "cost", "isAssumed", "costParts", "idleDivisor", "idleSince",
-        "idleFor",
+        "idleFor", "savedAt",
     }  # fmt: skip
     assert refused["refusal"].keys() == {"reason", "message", "help", "isExact"}
     shared = {

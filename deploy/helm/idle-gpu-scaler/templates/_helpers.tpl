@@ -150,4 +150,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if eq .role "enforce" }}
+{{- range $values.hooks.resources }}
+# hooks: the objects that they make
+- apiGroups: [{{ .apiGroup | quote }}]
+  resources: {{ .resources | toJson }}
+  verbs: [create, get]
+{{- end }}
+{{- end }}
 {{- end }}
