@@ -17,7 +17,7 @@ from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring, max_evaluation_age
-from scaler.attachment.controller import AttachmentController, IdlePolicies
+from scaler.attachment.controller import AttachmentController
 from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
@@ -133,18 +133,14 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
     controller = AttachmentController(
         api=api,
         cluster=wiring.cluster,
-        policies=IdlePolicies(
-            wiring.transport,
-            namespaces=settings.kubernetes.namespaces,
-            hooks=settings.hook_timeouts,
-            changed=woken.set,
-        ),
+        policies=wiring.idle_policies,
         jobs=wiring.jobs(changed=woken.set),
         target=wiring.trigger_target,
         told_by=settings.notifications.told_by_messages(),
         max_age=settings.kubernetes.max_view_age,
         woken=woken,
     )
+    wiring.idle_policies.subscribe(woken.set)
     for each in (watched.scaled_objects, watched.scalable_workloads, watched.workloads):
         each.subscribe(controller.heard)
     if wiring.namespaces is not None:

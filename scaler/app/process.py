@@ -208,6 +208,7 @@ class Runtime:
     async def _listen(self) -> None:
         settings = self.settings
         self._certificates = ServerCertificates.of(settings, self.metrics)
+        page = self._wiring.web_page(self.queries, self.unready)
         http = HttpServer(
             settings.http.address,
             self.metrics,
@@ -221,7 +222,7 @@ class Runtime:
             tls=self._certificates.http,
             routes=[
                 route
-                for pages in (self._wiring.link_pages(), self._wiring.wake_requests())
+                for pages in (page, self._wiring.link_pages(), self._wiring.wake_requests())
                 if pages is not None
                 for route in pages.routes()
             ],
@@ -246,6 +247,7 @@ class Runtime:
         self._spawn("re-evaluation", wiring.evaluator.follow())
         self._spawn("after evaluation", self._after_evaluations())
         self._spawn_all("reflector", [*wiring.reflectors.tasks(), *wiring.cluster_reflectors.tasks()])
+        self._spawn_all("reflector of policies", [each.run() for each in wiring.idle_policies.all])
         self._spawn_all("certificate", self._certificates.tasks())
         self._spawn("fleet metrics", self._fleet.run())
         if self.leadership.has_lease:
@@ -273,6 +275,7 @@ class Runtime:
             if evaluation is not None and evaluation.at != ticked_at:
                 ticked_at = evaluation.at
                 self._fleet.wake()
+                self._wiring.seen_pods.look(evaluation)
             self.leadership.wake()
 
     # ---------------------------------------------------------------------------------------------------------- health

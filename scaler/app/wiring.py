@@ -4,7 +4,7 @@ Every replica has all of it, whether or not it ever leads; so has a verb that an
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +19,7 @@ from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSo
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
 from scaler.app.targets import configured_notifications
+from scaler.attachment.controller import IdlePolicies
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget
 from scaler.decision.cluster_state import seconds_since_heard
@@ -50,6 +51,10 @@ from scaler.quota.watch import QuotaWatch
 from scaler.reclaim.planner import Planner
 from scaler.reclaim.targets import NodeShortage
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
+from scaler.reporting.page.reallocations import PendingReader
+from scaler.reporting.page.routes import WebPage
+from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
 from scaler.reporting.usage.fleet_collector import FleetCollector
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
@@ -100,6 +105,9 @@ class Wiring:
         self._nodes = self._node_watch()
         self.planner = self._planner()
         links = settings.notifications.links
+        self.idle_policies = IdlePolicies(transport, namespaces=kubernetes.namespaces, hooks=settings.hook_timeouts)
+        self._seen_usage = FleetMemory(interval=settings.evaluation.interval, namespaces=settings.metrics.namespaces)
+        self.seen_pods = PodMemory()
         self.links = Links(links.into(LinkConfig)) if links is not None else None
         self.admission = self._admission()
 
@@ -217,6 +225,21 @@ class Wiring:
         scaled_object = self.cluster.scaled_objects.get
         return WakeRequests(self.transport, tokens, AccessReviews(self.transport), scaled_object, self.decision_cache)
 
+    def web_page(self, queries: QueryService, unready: Callable[[], Sequence[str]]) -> WebPage:
+        """Of any replica. Where relabelling is the operator's own, it is not known what to ask Prometheus for."""
+        prometheus = self.source if isinstance(self.source, PrometheusSource) else None
+        of_pods = prometheus if self._settings.relabel is None else None
+        return WebPage(
+            decisions=self.decision_cache,
+            cluster=self.cluster,
+            policies=self.idle_policies,
+            fleet=FleetHistoryReader(self._seen_usage, prometheus),
+            signals=SignalHistoryReader(self.evaluator.sampler, self.seen_pods, of_pods),
+            pending=PendingReader(queries=queries),
+            unready=unready,
+            interval=self._settings.evaluation.interval,
+        )
+
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""
         nodes = NodeShortage(planning=self.planner, admission=self.admission)
@@ -248,6 +271,7 @@ class Wiring:
             is_reporting=is_reporting,
             forget=sink.reasons.forget,
             observe=observe,
+            memory=self._seen_usage,
         )
 
     def export_ages(self, metrics: Metrics) -> None:

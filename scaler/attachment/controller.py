@@ -53,33 +53,28 @@ _NO_ADDRESS = "keda.scalerAddresses of the settings is empty: KEDA could not be 
 
 
 class IdlePolicies:
-    """Both kinds of policy, as watched. `changed` is called for every change; `hooks` are those of the settings."""
+    """Both kinds of policy, as watched. `hooks` are those of the settings."""
 
-    def __init__(
-        self,
-        transport: KubeTransport,
-        *,
-        namespaces: Collection[str],
-        hooks: Collection[str] = (),
-        changed: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, transport: KubeTransport, *, namespaces: Collection[str], hooks: Collection[str] = ()) -> None:
         self._hooks = hooks
         self.namespaced = Reflector(transport, IDLE_POLICY, idlegpu.IdlePolicy, namespaces=namespaces)
         self.of_cluster = None if namespaces else Reflector(transport, CLUSTER_IDLE_POLICY, idlegpu.IdlePolicy)
         """None where only some namespaces are watched: what belongs to the whole cluster may not be read there."""
-        self._changed = changed
-        for each in self.all:
-            each.subscribe(self._heard)
 
     @property
     def all(self) -> list[Reflector[idlegpu.IdlePolicy]]:
         return [self.namespaced, *([self.of_cluster] if self.of_cluster is not None else [])]
 
-    def _heard(self, change: Change[idlegpu.IdlePolicy]) -> None:
-        """Of the status only the leader writes."""
-        old, new = change.old, change.new
-        if old is None or new is None or old.metadata.generation != new.metadata.generation:
-            self._changed()
+    def subscribe(self, changed: Callable[[], None]) -> None:
+        """Call it for every change but those of a status, which only the leader writes."""
+
+        def heard(change: Change[idlegpu.IdlePolicy]) -> None:
+            old, new = change.old, change.new
+            if old is None or new is None or old.metadata.generation != new.metadata.generation:
+                changed()
+
+        for each in self.all:
+            each.subscribe(heard)
 
     def get(self, policy: AttachmentPolicy) -> idlegpu.IdlePolicy | None:
         """None for one that cannot be read, or is gone."""
@@ -142,8 +137,6 @@ class AttachmentController:
         """Attach and detach until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.jobs.run())
-            for each in self.policies.all:
-                tasks.create_task(each.run())
             tasks.create_task(every(_INTERVAL, self.tick, self.woken, name=self.name, rest=_REST, clock=self.clock))
 
     async def tick(self, now: datetime) -> None:

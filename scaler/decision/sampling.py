@@ -248,13 +248,14 @@ class Sampler:
         devices = [*map(known.get, keys)]
         for n, device in enumerate(devices):
             if device is None and keys[n] not in known:
-                identity = self._identify(batch.labels_of(n))
+                identity = self.identify(batch.labels_of(n))
                 devices[n] = None if identity is None else self.history.device(signal, identity)
             elif device is not None and device.is_forgotten:
                 devices[n] = self.history.device(signal, device.series)
         return keys, devices
 
-    def _identify(self, labels: Mapping[str, str]) -> GpuSeries | None:
+    def identify(self, labels: Mapping[str, str]) -> GpuSeries | None:
+        """The GPU and the pod that a series speaks of, by the rules of the settings; None where it names none."""
         relabelled = relabel(labels, self._rules)
         return None if relabelled is None else identify(relabelled)
 

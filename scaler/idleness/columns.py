@@ -273,6 +273,16 @@ class SampleColumns:
 
     # -------------------------------------------------------------------------------------------------------- all rows
 
+    def peaks(self, rows: Rows, begin: datetime, end: datetime) -> tuple[Floats, NDArray[np.float32]]:
+        """When each collection interval between these instants begins, and the highest sample of each row in it.
+
+        Shapes: (intervals,), (rows, intervals). Units: Unix seconds; a ratio, -1 without a sample. No older intervals
+        than a row can hold.
+        """
+        last = int(end.timestamp() // self._interval_s)
+        first = max(int(begin.timestamp() // self._interval_s), last - self._size + 1)
+        return np.arange(first, last + 1, dtype=np.float64) * self._interval_s, self._between(rows, first, last)
+
     def windows(self, end: datetime, length: timedelta, rows: Rows | slice = slice(None)) -> WindowColumns:
         """The window of these rows that reaches from `end - length`, rounded down to a slot, to `end`."""
         end_s = end.timestamp()

@@ -192,6 +192,12 @@ class History:
             covered = np.minimum(found.covered, found.slots)
             yield signal.name, np.where(counts, np.stack([found.peaks, covered, found.slots]), [[-1], [0], [0]])
 
+    def peaks(
+        self, rows: Rows, begin: datetime, end: datetime
+    ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float32]]]:
+        """What `SampleColumns.peaks` says of these rows, by signal."""
+        return {signal.name: self._columns[signal.name].peaks(rows, begin, end) for signal in self.signals}
+
     def _is_shared(self, rows: Rows, *, since_s: float) -> NDArray[np.bool_]:
         """Of which rows another pod's device reported at or after `since_s`."""
         if self._shared_rows is None:

@@ -1,4 +1,4 @@
-"""Pages over HTTP: metrics, probes, every decision as JSON and as an HTML page, quota and plans (docs/command-line.md).
+"""Over HTTP: metrics, probes, decisions, quota and plans as JSON, and the routes of others (docs/command-line.md).
 
 TLS follows a rotation of certificates: a listening socket keeps the context that it was opened with, so that one only
 begins each handshake and hands it over to the newest one, certificate and authorities of clients together. Open
@@ -15,15 +15,12 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from aiohttp import hdrs, web
 
-from scaler import __version__
 from scaler.clock import Turns
 from scaler.errors import ConfigurationError, QueryError
 from scaler.reporting.metrics import Metrics
@@ -31,13 +28,7 @@ from scaler.reporting.views.query_service import QueryService
 from scaler.tls.certificates import AllowedClients, ClientCertificate
 from scaler.tls.rotation import Rotation
 
-if TYPE_CHECKING:
-    from jinja2 import Template
-
 _HIGHEST_PORT = 65535
-_TEMPLATES = Path(__file__).parent / "templates"
-
-
 _TRUTHS = {"": False, "true": True, "false": False}
 
 
@@ -88,14 +79,6 @@ class HttpServer:
         self._routes = routes
         self._runner: web.AppRunner | None = None
 
-    @cached_property
-    def _page(self) -> "Template":
-        # Imported when somebody opens the page for the first time: it takes some megabytes.
-        from jinja2 import Environment, FileSystemLoader, select_autoescape
-
-        environment = Environment(loader=FileSystemLoader(_TEMPLATES), autoescape=select_autoescape())
-        return environment.get_template("decisions.html")
-
     async def start(self) -> int:
         """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
         clients, queries = self._tls.clients if self._tls else None, self._views.queries
@@ -111,7 +94,6 @@ class HttpServer:
                 web.get("/api/v1/pending", _answered(self._pending)),
                 web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(lambda at: queries.gang(**at.match_info))),
                 web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._plan)),
-                web.get("/", self._get_page),
                 *self._routes,
             ]
         )
@@ -169,15 +151,7 @@ class HttpServer:
         idle = None if not names else [] if "*" in names else names
         return await self._views.queries.plan(**request.match_info, idle=idle)
 
-    async def _get_page(self, request: web.Request) -> web.StreamResponse:
-        shown = {"version": __version__, "decisions": self._views.overview(), "missing": self._views.unready()}
-        html = self._page.stream(**shown)
-        html.enable_buffering(_PIECES)
-        return await _sent(request, (piece.encode() for piece in html), "text/html; charset=utf-8")
 
-
-_PIECES = 500
-"""Of a template in one part: some 30 decisions."""
 _LINES = 100
 """Decisions in one part of JSON."""
 

@@ -19,7 +19,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
@@ -41,7 +41,7 @@ from scaler.idleness.gpu import Signal
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.credentials import credentials
 from scaler.samples.responses import QueryResult, matrix, vector
-from scaler.samples.source import ReadError, ReadOutcome, ReadRecord, SignalReading, VectorSample
+from scaler.samples.source import RawSeries, ReadError, ReadOutcome, ReadRecord, SignalReading, VectorSample
 from scaler.samples.transport import AbortableRequest, BoundedSession
 
 _backoff = wait_random_exponential(multiplier=0.2, max=2)
@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Query(Generic[_T]):
     name: str
-    """The signal's name, or `demand`."""
+    """The signal's name, `demand`, or `page`."""
     promql: str
     at_ms: int
     decode: Callable[[QueryResult], _T]
@@ -105,6 +105,29 @@ class PrometheusSource:
     async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
         """The instant vector of the operator's query. Raises: ReadError."""
         return await self._ask(_Query(name="demand", promql=promql, at_ms=_unix_ms(at), decode=vector))
+
+    async def ranges(self, promql: str, *, at: datetime) -> Sequence[RawSeries]:
+        """The series of a range vector, such as a subquery. Raises: ReadError."""
+        query = _Query(
+            name="page", promql=promql, at_ms=_unix_ms(at), decode=lambda answer: [*matrix(answer, after_s=0.0)]
+        )
+        return await self._ask(query)
+
+    def query_of_pods(self, signal: Signal, *, namespace: str, pods: Collection[str], span: timedelta) -> list[str]:
+        """The range selectors of the signal of these pods, for both conventions of exporters.
+
+        By the rules of the settings a series may name other pods yet: whoever reads it has to look.
+        """
+        names = "|".join(_SPECIAL.sub(r"\\\1", each) for each in sorted(pods))
+        return [
+            signal_query(
+                signal,
+                matchers=self._config.matchers,
+                span=span,
+                more=(f"{prefix}namespace={_quoted(namespace)}", f"{prefix}pod=~{_quoted(names)}"),
+            )
+            for prefix in ("exported_", "")
+        ]
 
     async def close(self) -> None:
         """Cancel the requests under way and close the connections. Later calls raise RuntimeError."""
@@ -197,12 +220,12 @@ _METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
-def signal_query(signal: Signal, *, matchers: Mapping[str, str], span: timedelta) -> str:
+def signal_query(signal: Signal, *, matchers: Mapping[str, str], span: timedelta, more: Sequence[str] = ()) -> str:
     """The range selector over all metrics under which the signal is published.
 
-    `matchers` are labels that every series must carry, such as {"cluster": "prod"}.
+    `matchers` are labels that every series must carry, such as {"cluster": "prod"}; `more` are further ones as PromQL.
     """
-    conditions = [f"{name}={_quoted(value)}" for name, value in matchers.items()]
+    conditions = [*(f"{name}={_quoted(value)}" for name, value in matchers.items()), *more]
     duration = range_duration(span)
     only = signal.metrics[0]
     if len(signal.metrics) == 1 and _METRIC.fullmatch(only):

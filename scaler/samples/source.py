@@ -53,7 +53,7 @@ class ReadError(SourceError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRecord:
     query: str
-    """The signal's name, `demand` or `scrape`."""
+    """The signal's name, `demand`, `page` or `scrape`."""
     outcome: ReadOutcome
     seconds: float
     size_bytes: int = 0

@@ -2,7 +2,8 @@
 
 Laws:
 
-* Only one replica counts: one that is not to report shows nothing, and begins anew when it is its turn.
+* Only one replica counts: one that is not to report shows nothing, and begins anew when it is its turn. It looks now
+  and then all the same, for the memory of its page.
 * GPU time is what was observed × the time since the evaluation before. Where that is long ago it is not known what was
   in between, and only a few intervals are counted.
 """
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL, request_of
 from scaler.clock import every
@@ -26,7 +27,7 @@ from scaler.reclaim.candidates import suspension_history_of
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames, requested_gpus
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom, headroom
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
-from scaler.reporting.usage.gpu_usage import GpuUsageReader, in_steps
+from scaler.reporting.usage.gpu_usage import FleetUsage, GpuUsageReader, in_steps
 from scaler.reporting.usage.prices import normalized_model
 from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
 
@@ -34,6 +35,14 @@ _LONGEST_GAP = 4
 """Intervals that are counted at most between two evaluations."""
 _MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
 """On nodes. Source: NVIDIA's GPU feature discovery, AMD's node labeller."""
+
+
+class UsageMemory(Protocol):
+    """What is remembered for the page."""
+
+    def is_due(self, at: datetime) -> bool: ...
+
+    def add(self, usage: FleetUsage, suspended: Mapping[tuple[str, str], int]) -> None: ...
 
 
 @dataclass(kw_only=True)
@@ -56,6 +65,7 @@ class FleetCollector:
     is_reporting: Callable[[], bool]
     forget: Callable[[], None] = lambda: None
     """What other replicas have reported is not known to this one any more."""
+    memory: UsageMemory | None = None
     observe: Callable[[], None] = lambda: None
     _scaled_down: ScaledDown = field(default_factory=ScaledDown, init=False)
     _before: datetime | None = field(default=None, init=False)
@@ -76,6 +86,8 @@ class FleetCollector:
             self.forget()
             self._scaled_down.forget()
             self.metrics.clear()
+            if evaluation is not None and self.memory is not None and self.memory.is_due(evaluation.at):
+                self.memory.add(await self.usage.take(evaluation), await self._suspended())
             return
         metrics, at = self.metrics, evaluation.at
         usage, node_gpus = await self.usage.take(evaluation), await self._node_gpus()
@@ -85,6 +97,8 @@ class FleetCollector:
         metrics.show_usage(usage, elapsed)
         self._scaled_down.follow(usage, metrics)
         suspended.update(self._scaled_down.gpus())
+        if self.memory is not None:
+            self.memory.add(usage, suspended)
         metrics.show_suspended(suspended, [*self.suspensions.transfers()], elapsed)
         metrics.show_pending(self.pending.pending(), at)
         metrics.show_budgets(self._headrooms(at))

@@ -1,0 +1,179 @@
+"""What did the GPUs of the fleet do over the last hours? From Prometheus, else what this process has seen.
+
+Laws:
+
+* Where Prometheus scrapes the scaler, the numbers are its own metrics, as the dashboards have them; they outlive a
+  process, and are the same on every replica. Where it has none, or does not answer in time, this process's memory is
+  shown, and the page says so.
+* Memory is bounded: so many samples, which become rarer until they reach back for six hours, each by namespace, as far
+  as namespaces are labels of metrics. What is as before is kept once.
+"""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.errors import SourceError
+from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample
+from scaler.reporting.usage.fleet_metrics import BoundedNames
+from scaler.reporting.usage.gpu_usage import FleetUsage
+from scaler.samples.source import RawSeries
+
+log = structlog.get_logger(__name__)
+
+SPAN = timedelta(hours=6)
+_STEP = timedelta(minutes=3)
+"""Of what Prometheus is asked for."""
+_MOST_SAMPLES = 360
+_PATIENCE_S = 3.0
+_FRESH_S = 20.0
+"""How long an answer of Prometheus is shown again."""
+_MOST_ANSWERS = 64
+_INDEX = {state: number for number, state in enumerate(STACK)}
+
+QUERIES = ("sum by (state) (idle_gpu_scaler_gpus%s)", "sum (idle_gpu_scaler_suspended_gpus%s)")
+"""Metrics of our own: GPUs that pods hold, and those of suspended workloads."""
+
+
+class RangeSource(Protocol):
+    async def ranges(self, promql: str, *, at: datetime) -> Sequence[RawSeries]:
+        """The series of a range vector. Raises: SourceError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetHistory:
+    samples: Sequence[FleetSample]
+    step: timedelta
+    source: str
+    """Where it is from, in words."""
+
+
+class FleetMemory:
+    """What this process has seen."""
+
+    def __init__(self, *, interval: timedelta, namespaces: int = 500) -> None:
+        self.step = interval
+        self._samples: list[tuple[datetime, dict[str, tuple[int, ...]]]] = []
+        self._names = BoundedNames(namespaces)
+
+    def is_due(self, at: datetime) -> bool:
+        return not self._samples or at - self._samples[-1][0] >= self.step
+
+    def add(self, usage: FleetUsage, suspended: Mapping[tuple[str, str], int]) -> None:
+        """The states of all GPUs, and the GPUs of suspended workloads by namespace and ClusterQueue."""
+        if not self.is_due(usage.at):
+            return
+        counts: dict[str, list[int]] = {}
+        found = Counter({(owner.namespace, str(status.state)): 0 for owner, status in usage.gpus})
+        for (owner, status), count in usage.gpus.items():
+            found[owner.namespace, str(status.state)] += count
+        for (namespace, _), count in suspended.items():
+            found[namespace, SUSPENDED] += count
+        for (namespace, state), count in found.items():
+            counts.setdefault(self._names.of(namespace), [0] * len(STACK))[_INDEX[state]] += count
+        before = self._samples[-1][1] if self._samples else {}
+        kept = {name: _same(before.get(name), tuple(each)) for name, each in counts.items()}
+        self._samples.append((usage.at, before if kept == before else kept))
+        self._thin_out()
+
+    def _thin_out(self) -> None:
+        if len(self._samples) <= _MOST_SAMPLES:
+            return
+        if self.step * _MOST_SAMPLES < SPAN:
+            self._samples, self.step = self._samples[::2], 2 * self.step
+        else:
+            del self._samples[0]
+
+    def samples(self, namespaces: Collection[str] | None) -> Sequence[FleetSample]:
+        """Of these namespaces, None: of all."""
+        return [
+            FleetSample(at=at, gpus=_summed(found.items() if namespaces is None else _only(found, namespaces)))
+            for at, found in self._samples
+        ]
+
+
+def _same(before: tuple[int, ...] | None, now: tuple[int, ...]) -> tuple[int, ...]:
+    return before if before is not None and before == now else now
+
+
+def _only(found: Mapping[str, tuple[int, ...]], namespaces: Collection[str]) -> Collection[tuple[str, tuple[int, ...]]]:
+    return [(name, found[name]) for name in namespaces if name in found]
+
+
+def _summed(found: Collection[tuple[str, tuple[int, ...]]]) -> dict[str, float]:
+    sums = [sum(column) for column in zip(*(counts for _, counts in found), strict=True)]
+    return {state: float(count) for state, count in zip(STACK, sums, strict=False) if count}
+
+
+class FleetHistoryReader:
+    def __init__(self, memory: FleetMemory, source: RangeSource | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._memory = memory
+        self._source = source
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._answers: dict[frozenset[str] | None, tuple[float, FleetHistory | str]] = {}
+
+    async def read(self, at: datetime, namespaces: Collection[str] | None = None) -> FleetHistory:
+        """Up to this instant, of these namespaces; None: of all."""
+        if self._source is None:
+            return self._remembered(namespaces, "")
+        async with self._turn:
+            found = await self._asked(self._source, at, None if namespaces is None else frozenset(namespaces))
+        return found if isinstance(found, FleetHistory) else self._remembered(namespaces, found)
+
+    def _remembered(self, namespaces: Collection[str] | None, why: str) -> FleetHistory:
+        source = f"seen by this process since it started{f'; {why}' if why else ''}"
+        return FleetHistory(samples=self._memory.samples(namespaces), step=self._memory.step, source=source)
+
+    async def _asked(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
+        """What Prometheus has, or why that is not shown."""
+        now = self._clock.monotonic()
+        self._answers = {key: each for key, each in self._answers.items() if now - each[0] < _FRESH_S}
+        if namespaces in self._answers:
+            return self._answers[namespaces][1]
+        found = await self._read(source, at, namespaces)
+        if len(self._answers) < _MOST_ANSWERS:
+            self._answers[namespaces] = self._clock.monotonic(), found
+        return found
+
+    async def _read(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
+        chosen = "" if namespaces is None else f"{{workload_namespace=~{_any_of(namespaces)}}}"
+        queries = [f"{each % chosen}[{_seconds(SPAN)}:{_seconds(_STEP)}]" for each in QUERIES]
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                held, at_zero = await asyncio.gather(*(source.ranges(each, at=at) for each in queries))
+        except (SourceError, TimeoutError) as error:
+            log.debug("fleet history not read", error=str(error))
+            return "Prometheus did not answer in time"
+        samples = _joined(held, at_zero)
+        if not samples:
+            return "Prometheus has no metrics of this scaler"
+        return FleetHistory(samples=samples, step=_STEP, source="metrics of the scaler in Prometheus")
+
+
+def _seconds(span: timedelta) -> str:
+    return f"{span // timedelta(seconds=1)}s"
+
+
+def _any_of(names: Collection[str]) -> str:
+    """A regular expression as a PromQL string. JSON's escapes are a subset of those of Go, which PromQL uses."""
+    return json.dumps("|".join(re.sub(r"[^a-z0-9-]", ".", name) for name in sorted(names)))
+
+
+def _joined(held: Sequence[RawSeries], at_zero: Sequence[RawSeries]) -> list[FleetSample]:
+    by_time: dict[float, dict[str, float]] = {}
+    for series, state in [
+        *((each, each.labels().get("state", "")) for each in held),
+        *((x, SUSPENDED) for x in at_zero),
+    ]:
+        for at_s, value in series.samples() if state in _INDEX else ():
+            by_time.setdefault(at_s, {})[state] = value
+    return [FleetSample(at=datetime.fromtimestamp(at_s, UTC), gpus=by_time[at_s]) for at_s in sorted(by_time)]

@@ -1,0 +1,112 @@
+"""IdlePolicies and ClusterIdlePolicies: what they say, how they stand, and what they have attached. Pure."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scaler.attachment.objects import POLICY_ANNOTATION, policy_of
+from scaler.attachment.policy import AttachmentPolicy, in_order
+from scaler.decision.decision_cache import Key
+from scaler.kube.objects.idlegpu import IdlePolicy, JobExclusion, JobSelector
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.kueue_queues import LabelSelector
+from scaler.reporting.page.workloads import Visible
+
+_WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyLine:
+    policy: AttachmentPolicy
+    found: IdlePolicy | None
+    """None for one that cannot be read."""
+    shows_counts: bool = True
+    """Whether what it is about may all be seen."""
+
+    @property
+    def title(self) -> str:
+        return "/".join(filter(None, self.policy.key))
+
+    @property
+    def mode(self) -> str:
+        return (self.found.spec.mode if self.found is not None else "") or "not set"
+
+    @property
+    def problems(self) -> Sequence[str]:
+        own = [self.policy.problem] if self.policy.problem else []
+        return own + [
+            each for each in (self.found.status.problems if self.found is not None else ()) if each not in own
+        ]
+
+    @property
+    def selects(self) -> Sequence[tuple[str, str]]:
+        return _criteria(self.found.spec.selector) if self.found is not None else ()
+
+    @property
+    def excludes(self) -> Sequence[tuple[Sequence[tuple[str, str]], JobExclusion]]:
+        found = self.found.spec.exclude if self.found is not None else ()
+        return [(_criteria(each), each) for each in found]
+
+    @property
+    def says(self) -> Sequence[tuple[str, str]]:
+        """The trigger metadata that it sets."""
+        return [(key, value) for key, value in self.policy.metadata.items() if key != "mode"]
+
+
+def lines_of_policies(
+    found: Iterable[IdlePolicy], unreadable: Mapping[Key, str], *, namespace: str = "", visible: Visible
+) -> list[PolicyLine]:
+    """In the order in which jobs follow them, those of the cluster last."""
+    by_key = {each.metadata.key: each for each in found}
+    policies = [policy_of(each) for each in by_key.values()]
+    policies += [
+        AttachmentPolicy(namespace=key[0], name=key[1], problem=f"it cannot be read: {why}")
+        for key, why in unreadable.items()
+    ]
+    return [
+        PolicyLine(policy=each, found=by_key.get(each.key))
+        for each in in_order(policies)
+        if (not each.namespace or visible(each.namespace)) and namespace in ("", each.namespace)
+    ]
+
+
+def _criteria(selector: JobSelector) -> list[tuple[str, str]]:
+    """Each criterion in words."""
+    lists = {"kinds": selector.kinds, "queues": selector.queues}
+    lists |= {"priority classes": selector.priority_classes, "GPU models": selector.gpu_models}
+    return [
+        *((name, _labels(each)) for name, each in _label_selectors(selector) if each is not None),
+        *((name, ", ".join(values)) for name, values in lists.items() if values),
+    ]
+
+
+def _label_selectors(selector: JobSelector) -> list[tuple[str, LabelSelector | None]]:
+    return [("namespaces", selector.namespaces), ("labels", selector.labels)]
+
+
+def _labels(selector: LabelSelector) -> str:
+    parts = [f"{key}={value}" for key, value in selector.match_labels.items()]
+    for each in selector.match_expressions:
+        words = _WORD.sub(" ", each.operator).lower()
+        parts.append(f"{each.key} {words}" + (f" ({', '.join(each.values)})" if each.values else ""))
+    return ", ".join(parts) or "all"
+
+
+def attached_by(
+    policy: AttachmentPolicy, scaled_objects: Iterable[ScaledObject], *, visible: Visible
+) -> list[ScaledObject]:
+    """The ScaledObjects of jobs that follow it, by name."""
+    mark = str(policy)
+    found = [
+        each
+        for each in scaled_objects
+        if each.metadata.annotations.get(POLICY_ANNOTATION) == mark
+        and policy.namespace in ("", each.metadata.namespace)
+        and visible(each.metadata.namespace)
+    ]
+    return sorted(found, key=lambda each: each.metadata.key)
+
+
+def sources_of_policy(scaled_object: ScaledObject) -> str:
+    """The policy that has attached it; empty where an author has."""
+    return scaled_object.metadata.annotations.get(POLICY_ANNOTATION, "")

@@ -1,0 +1,149 @@
+"""Who waits for GPUs, why and by which plan; and which workload gave GPUs to which gang.
+
+What waits is answered by the query service, which may take a second: it is asked at most every few seconds, whoever
+looks, and the answer of before is shown meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.errors import ScalerError
+from scaler.kube.objects.idlegpu import ReallocationStatus, ScalableWorkload
+from scaler.reporting.page.workloads import Visible
+from scaler.reporting.views.query_service import QueryService
+
+_FRESH_S = 5.0
+_PATIENCE_S = 1.0
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingGangs:
+    gangs: Sequence[Mapping[str, Any]] = ()
+    """As `/api/v1/pending` has them."""
+    omitted: int = 0
+    at: datetime | None = None
+    problem: str = ""
+    """Why it is not known, in words."""
+
+
+@dataclass(kw_only=True)
+class PendingReader:
+    queries: QueryService
+    clock: Clock = SYSTEM_CLOCK
+    _known: PendingGangs = field(default_factory=lambda: PendingGangs(problem="it is being computed"), init=False)
+    _asked_at: float = field(default=float("-inf"), init=False)
+    _asking: "asyncio.Task[None] | None" = field(default=None, init=False)
+
+    async def read(self) -> PendingGangs:
+        """What waits, as of some seconds ago at most; older, and being computed, where that takes longer."""
+        if self._asking is None and self.clock.monotonic() - self._asked_at >= _FRESH_S:
+            self._asking = asyncio.create_task(self._ask(), name="pending gangs of the page")
+        if self._asking is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await asyncio.shield(self._asking)
+        return self._known
+
+    async def _ask(self) -> None:
+        try:
+            answer = await self.queries.pending()
+            self._known = PendingGangs(
+                gangs=answer["gangs"], omitted=answer["omitted"], at=_instant(answer["at"]), problem=""
+            )
+        except ScalerError as error:
+            self._known = PendingGangs(problem=str(error))
+        finally:
+            self._asked_at, self._asking = self.clock.monotonic(), None
+
+
+def _instant(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def pending_in(gangs: Iterable[Mapping[str, Any]], *, namespace: str, visible: Visible) -> list[Mapping[str, Any]]:
+    return [each for each in gangs if namespace in ("", each["namespace"]) and visible(each["namespace"])]
+
+
+def names_only(gang: Mapping[str, Any], visible: Visible) -> Mapping[str, Any]:
+    """The gang without what it says of workloads in namespaces that may not be seen: texts of ours, names, plans."""
+    plan = gang["plan"]
+    if plan:
+        victims = [each for each in plan["victims"] if visible(_namespace_of(each))]
+        plan = {**plan, "next": "", "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
+    return {
+        **gang,
+        "message": "",
+        "reasons": [{**each, "message": ""} for each in gang["reasons"]],
+        "before": [each for each in gang["before"] if visible(each.partition("/")[0])],
+        "admissionChecks": [],
+        "plan": {**plan, "next": "", "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
+        if plan
+        else None,
+        "reclaim": {"outcome": gang["reclaim"]["outcome"], "message": ""},
+    }
+
+
+def _namespace_of(victim: Mapping[str, Any]) -> str:
+    return str(victim["name"]).partition("/")[0]
+
+
+# -------------------------------------------------------------------------------------------------------- who gave what
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """GPUs that a ScalableWorkload gave up for a gang."""
+
+    scalable: ScalableWorkload
+    status: ReallocationStatus
+
+    @property
+    def namespace(self) -> str:
+        return self.scalable.metadata.namespace
+
+    @property
+    def giver(self) -> str:
+        """The job, or else the ScalableWorkload."""
+        job = self.scalable.spec.job_ref
+        return f"{job.kind}/{job.name}" if job is not None else f"ScalableWorkload/{self.scalable.metadata.name}"
+
+    @property
+    def at(self) -> datetime | None:
+        """When it was last in another stage."""
+        status = self.status
+        found = (
+            status.reclaimable_at,
+            status.releasing_at,
+            status.available_at,
+            status.reserved_at,
+            status.admitted_at,
+            status.ended_at,
+        )
+        return max((each for each in found if each is not None), default=None)
+
+    @property
+    def gang(self) -> str:
+        """`namespace/name` of its Workload."""
+        return self.status.workload
+
+    @property
+    def wasted(self) -> timedelta:
+        """GPU time between suspension and admission."""
+        return timedelta(seconds=self.status.wasted_gpu_seconds)
+
+
+def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, visible: Visible) -> list[Transfer]:
+    """Those from or to the namespace, the newest first."""
+    found = [
+        Transfer(each, status)
+        for each in scalables
+        if (status := each.status.reallocation) is not None and visible(each.metadata.namespace)
+    ]
+    chosen = [each for each in found if namespace in ("", each.namespace, each.gang.partition("/")[0])]
+    return sorted(chosen, key=lambda each: (each.at or _EPOCH, each.scalable.metadata.key), reverse=True)

@@ -1,0 +1,191 @@
+"""What did the GPUs of one workload show over the last hours? From Prometheus, else from the samples in memory.
+
+Laws:
+
+* From either source it is what samples say: nothing is carried on where there are none.
+* A series counts only where the rules of the settings say that it is of one of the workload's pods, whatever the query
+  has brought.
+* Memory reaches back as far as windows do. Pods that are gone are known as long as this process remembers them.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.sampling import Sampler
+from scaler.errors import SourceError
+from scaler.idleness.gpu import Signal, utilisation_ratio
+from scaler.idleness.pods import GpuPod
+from scaler.reporting.page.fleet_history import RangeSource
+
+log = structlog.get_logger(__name__)
+
+_MOST_GPUS = 64
+_MOST_PODS = 64
+_MOST_SAMPLES = 100_000
+"""That one picture is made of: beyond them less time is asked for."""
+_MOST_BINS = 120
+_PATIENCE_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalBin:
+    """A part of the time in which there was a sample: of all GPUs the highest one, and that of the quietest GPU."""
+
+    begin: datetime
+    end: datetime
+    low_ratio: float
+    high_ratio: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalTrack:
+    name: str
+    gpus: int
+    bins: Sequence[SignalBin]
+    """Those without a sample are missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalHistory:
+    tracks: Sequence[SignalTrack]
+    source: str
+    """Where it is from, and of what, in words."""
+
+
+class PodSignalSource(RangeSource, Protocol):
+    def query_of_pods(self, signal: Signal, *, namespace: str, pods: Collection[str], span: timedelta) -> list[str]: ...
+
+
+class PodMemory:
+    """The pods that each workload had when its GPUs were judged last. Of workloads that are gone nothing is kept."""
+
+    def __init__(self) -> None:
+        self._pods: dict[Key, Sequence[GpuPod]] = {}
+
+    def look(self, evaluation: Evaluation) -> None:
+        for key, entry in evaluation.entries.items():
+            if entry.pods and any(each.verdict is not None for each in entry.triggers.values()):
+                self._pods[key] = entry.pods
+        if len(self._pods) > len(evaluation.entries):
+            self._pods = {key: pods for key, pods in self._pods.items() if key in evaluation.entries}
+
+    def of(self, key: Key, entry: EvaluatedScaledObject) -> tuple[str, ...]:
+        """Names of the pods that it has, or had last."""
+        return tuple(pod.name for pod in (entry.pods or self._pods.get(key, ()))[:_MOST_PODS])
+
+
+class SignalHistoryReader:
+    def __init__(self, sampler: Sampler, pods: PodMemory, source: PodSignalSource | None) -> None:
+        """Without a `source` there is only memory: no Prometheus, or rules by which it is not known what to ask."""
+        self._sampler = sampler
+        self._pods = pods
+        self._source = source
+
+    async def read(self, key: Key, entry: EvaluatedScaledObject, begin: datetime, end: datetime) -> SignalHistory:
+        pods = self._pods.of(key, entry)
+        words = _of_pods(len(entry.pods), len(pods))
+        if self._source is not None and pods:
+            try:
+                async with asyncio.timeout(_PATIENCE_S):
+                    tracks = await self._asked(self._source, key[0], pods, begin, end)
+                return SignalHistory(tracks=tracks, source=f"samples in Prometheus{words}")
+            except (SourceError, TimeoutError) as error:
+                log.debug("signals of a workload not read", error=str(error))
+        tracks = self._remembered(key[0], pods, begin, end)
+        return SignalHistory(tracks=tracks, source=f"samples in this process's memory{words}")
+
+    # -------------------------------------------------------------------------------------------------------- memory
+
+    def _remembered(self, namespace: str, pods: Sequence[str], begin: datetime, end: datetime) -> list[SignalTrack]:
+        history = self._sampler.history
+        rows = np.array([row for pod in pods for row in history.rows_of(namespace, pod)][:_MOST_GPUS], np.intp)
+        if not len(rows):
+            return []
+        found = []
+        for name, (at_s, peaks) in history.peaks(rows, begin, end).items():
+            samples = [(at_s[row >= 0], row[row >= 0].astype(np.float64)) for row in peaks]
+            found.append(_track(name, samples, begin, end, interval=history.interval))
+        return found
+
+    # ---------------------------------------------------------------------------------------------------- Prometheus
+
+    async def _asked(
+        self, source: PodSignalSource, namespace: str, pods: Sequence[str], begin: datetime, end: datetime
+    ) -> list[SignalTrack]:
+        """Raises: SourceError."""
+        interval = self._sampler.history.interval
+        signals, span = self._sampler.history.signals, self._affordable(end - begin, len(pods))
+        queries = [
+            (signal, query)
+            for signal in signals
+            for query in source.query_of_pods(signal, namespace=namespace, pods=pods, span=span)
+        ]
+        answers = await asyncio.gather(*(source.ranges(query, at=end) for _, query in queries))
+        by_signal: dict[str, dict[object, list[tuple[float, float]]]] = {signal.name: {} for signal in signals}
+        for (signal, _), series in zip(queries, answers, strict=True):
+            for each in series:
+                identity = self._sampler.identify(each.labels())
+                if identity is not None and identity.namespace == namespace and identity.pod in pods:
+                    by_gpu = by_signal[signal.name]
+                    by_gpu.setdefault((identity.pod, identity.gpu), []).extend(_measured(each.samples(), signal))
+        return [
+            _track(name, [_columns(each) for each in [*by_gpu.values()][:_MOST_GPUS]], begin, end, interval=interval)
+            for name, by_gpu in by_signal.items()
+        ]
+
+    def _affordable(self, span: timedelta, pods: int) -> timedelta:
+        """As much of the span as makes no more samples than one picture needs, of pods with eight GPUs each."""
+        return min(span, max(timedelta(hours=1), _MOST_SAMPLES * self._sampler.history.interval / (8 * pods)))
+
+
+def _of_pods(now: int, remembered: int) -> str:
+    if now:
+        return ""
+    return " of the pods that it had last" if remembered else "; it has no pods, and which it had is not known"
+
+
+def _measured(samples: Iterable[tuple[float, float]], signal: Signal) -> Iterator[tuple[float, float]]:
+    for at_s, value in samples:
+        ratio = utilisation_ratio(value, signal.unit)
+        if ratio is not None:
+            yield at_s, ratio
+
+
+_Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Of one GPU: Unix seconds, ratios."""
+
+
+def _columns(samples: Sequence[tuple[float, float]]) -> _Samples:
+    flat = np.array(samples, np.float64).reshape(-1, 2)
+    return flat[:, 0], flat[:, 1]
+
+
+def _track(name: str, gpus: Sequence[_Samples], begin: datetime, end: datetime, *, interval: timedelta) -> SignalTrack:
+    """The samples of each GPU, in parts of the time, none of them so short that a sample may be missing by chance."""
+    count = min(_MOST_BINS, max(1, int((end - begin) / (2 * interval))))
+    begin_s, length_s = begin.timestamp(), (end - begin).total_seconds() / count
+    peaks = np.full((max(1, len(gpus)), count), -1.0)
+    for row, (at_s, ratios) in enumerate(gpus):
+        is_inside = (at_s >= begin_s) & (at_s <= end.timestamp())
+        places = np.minimum((at_s[is_inside] - begin_s) // length_s, count - 1).astype(np.intp)
+        np.maximum.at(peaks[row], places, ratios[is_inside])
+    has_sample = peaks >= 0
+    high, low = peaks.max(axis=0), np.where(has_sample, peaks, np.inf).min(axis=0)
+    bins = [
+        SignalBin(
+            begin=datetime.fromtimestamp(begin_s + number * length_s, UTC),
+            end=datetime.fromtimestamp(begin_s + (number + 1) * length_s, UTC),
+            low_ratio=float(low[number]),
+            high_ratio=float(high[number]),
+        )
+        for number in np.flatnonzero(has_sample.any(axis=0)).tolist()
+    ]
+    return SignalTrack(name=name, gpus=len(gpus), bins=bins)

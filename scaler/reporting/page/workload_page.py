@@ -1,0 +1,106 @@
+"""Everything about one workload on a page: where it stands, its history, and its time line. Pure.
+
+The history of a target without a status of ours is an annotation of its ScaledObject, which tenants may write: what
+cannot be read of it is left out, and texts are cut.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, timedelta
+from textwrap import shorten
+
+import msgspec
+
+from scaler.decision.candidate import HISTORY, HistoryLine, history_of
+from scaler.decision.decision_cache import EvaluatedScaledObject
+from scaler.errors import QueryError
+from scaler.idleness.durations import format_duration, parse_duration
+from scaler.idleness.policy import Policy
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
+from scaler.suspension.keeps import Keep, keeps_of
+
+_LONGEST_TEXT = 300
+_MOST_KEEPS = 8
+_SHORTEST, _LONGEST = timedelta(seconds=10), timedelta(days=2)
+_WINDOWS = 12
+"""Windows that are shown at first: of half an hour, six hours."""
+
+
+def history_lines(scalable: ScalableWorkload | None, scaled_object: ScaledObject | None) -> list[HistoryLine]:
+    """The oldest first; what cannot be read is left out."""
+    found: Iterable[HistoryLine] = ()
+    if scalable is not None:
+        found = _decoded(scalable.status.history)
+    elif scaled_object is not None:
+        with suppress(UnicodeDecodeError, RecursionError):
+            found = history_of(scaled_object.metadata.annotations)
+    return sorted(map(_cut, filter(_has_zone, [*found][-HISTORY:])), key=lambda each: each.at)
+
+
+def _decoded(lines: Iterable[msgspec.Raw]) -> Iterable[HistoryLine]:
+    for each in lines:
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
+            yield msgspec.json.decode(each, type=HistoryLine)
+
+
+def _has_zone(line: HistoryLine | Keep) -> bool:
+    """Times without one, and those at the ends of the calendar, cannot be compared."""
+    return line.at.tzinfo is not None and 1970 < line.at.year < 9999
+
+
+def _cut(line: HistoryLine) -> HistoryLine:
+    return HistoryLine(
+        at=line.at.astimezone(UTC),
+        state=_short(line.state, 20),
+        reason=_short(line.reason, 60),
+        message=_short(line.message),
+        by=_short(line.by),
+    )
+
+
+def _short(text: str, length: int = _LONGEST_TEXT) -> str:
+    return shorten(text[: 4 * _LONGEST_TEXT], length, placeholder=" …")
+
+
+def recorded_keeps(scaled_object: ScaledObject | None) -> list[Keep]:
+    """Uses of a policy that limits them, the newest first."""
+    found = keeps_of(scaled_object.metadata.annotations) if scaled_object is not None else ()
+    usable = [each for each in found if _has_zone(each) and each.until.tzinfo is not None]
+    return sorted(usable[-_MOST_KEEPS:], key=lambda each: each.at, reverse=True)
+
+
+# ------------------------------------------------------------------------------------------------------ what is shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpans:
+    """How much of the time is shown, and what else there is to choose."""
+
+    shown: timedelta
+    offered: Sequence[timedelta]
+
+    @classmethod
+    def of(cls, text: str, policy: Policy) -> "TimeSpans":
+        """Raises: QueryError for what is no duration, or too short or too long."""
+        usual = min(_LONGEST, max(timedelta(minutes=1), _WINDOWS * policy.window))
+        offered = dict.fromkeys(min(_LONGEST, each) for each in (usual / 4, usual, 4 * usual))
+        return cls(shown=_span(text) if text else usual, offered=list(offered))
+
+
+def _span(text: str) -> timedelta:
+    try:
+        span = parse_duration(text[:20])
+    except (ValueError, OverflowError):
+        raise QueryError(f"span={text[:20]!r} is not a duration; write for example '6h'", status=400) from None
+    if not _SHORTEST <= span <= _LONGEST:
+        limits = f"from {format_duration(_SHORTEST)} to {format_duration(_LONGEST)}"
+        raise QueryError(f"span={text[:20]!r}: write a duration {limits}", status=400)
+    return span
+
+
+def owner_of(entry: EvaluatedScaledObject, scaled_object: ScaledObject | None) -> str:
+    """What the ScaledObject belongs to, by kind and name: the job that an IdlePolicy has attached, or its target."""
+    owner = next(iter(scaled_object.metadata.owner_references), None) if scaled_object is not None else None
+    return f"{owner.kind}/{owner.name}" if owner is not None else str(entry.target)
