@@ -14,6 +14,7 @@ Source: https://chromedevtools.github.io/devtools-protocol
 import asyncio
 import base64
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -57,19 +58,22 @@ class Browser:
             f"--user-data-dir={profile}",
             "about:blank",
             stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
         )
+        assert process.stderr is not None
         try:
             async with asyncio.timeout(_LIMIT_S):
-                port, path = await _address(profile / "DevToolsActivePort")
+                address = await _address(process.stderr)
+            draining = asyncio.create_task(process.stderr.read())
             async with (
                 aiohttp.ClientSession() as session,
-                session.ws_connect(f"ws://127.0.0.1:{port}{path}", max_msg_size=0) as socket,
+                session.ws_connect(address, max_msg_size=0) as socket,
             ):
                 browser = cls(socket)
                 listening = asyncio.create_task(browser._listen())
                 yield browser
                 listening.cancel()
+                draining.cancel()
         finally:
             with suppress(ProcessLookupError):
                 process.terminate()
@@ -118,11 +122,14 @@ class Browser:
             await self.call("Target.closeTarget", targetId=target)
 
 
-async def _address(file: Path) -> tuple[int, str]:
-    """The port and the path by which the browser is reached, once it has written them."""
-    while not file.exists() or len(lines := file.read_text().splitlines()) < 2:
-        await asyncio.sleep(0.05)
-    return int(lines[0]), lines[1]
+async def _address(said: asyncio.StreamReader) -> str:
+    """Where the browser is reached, once it says so. Raises: AssertionError with its words where it ends."""
+    lines = []
+    async for line in said:
+        lines.append(line.decode())
+        if found := re.search(r"DevTools listening on (ws://\S+)", lines[-1]):
+            return found.group(1)
+    raise AssertionError("".join(lines))
 
 
 class Page:
@@ -168,10 +175,10 @@ class Page:
         for kind in ("rawKeyDown", "keyUp"):
             await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
 
-    async def screenshot(self, file: Path) -> None:
-        """The whole page."""
+    async def screenshot(self) -> bytes:
+        """A PNG of the whole page."""
         said = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        file.write_bytes(base64.b64decode(said["data"]))
+        return base64.b64decode(said["data"])
 
     async def accessible(self) -> list[Json]:
         """The nodes of the tree that a screen reader has."""

@@ -27,6 +27,11 @@ class TimeTick:
     is_minor: bool
     """Whether narrow windows leave its label out."""
 
+    @property
+    def anchor(self) -> str:
+        """On which side of its label it is, so that none is cut off at an edge."""
+        return "start" if self.percent < 10 else "end" if self.percent > 90 else "middle"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeAxis:
@@ -42,10 +47,10 @@ class TimeAxis:
 
     @property
     def ticks(self) -> list[TimeTick]:
-        """Round times in UTC, at most nine; none so near to an edge that its label would not fit."""
+        """Round times in UTC, at most nine."""
         length = self.end - self.begin
         step = next((each for each in _STEPS if length / each <= _MOST_TICKS), _STEPS[-1])
-        instants = [at for at in _multiples(self.begin, self.end, step) if 4 <= self.percent(at) <= 96]
+        instants = [*_multiples(self.begin, self.end, step)]
         return [
             TimeTick(percent=self.percent(at), label=_label(at, step), is_minor=bool(number % 2))
             for number, at in enumerate(instants)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scaler.attachment.objects import POLICY_ANNOTATION, policy_of
 from scaler.attachment.policy import AttachmentPolicy, in_order
+from scaler.clock import Turns
 from scaler.decision.decision_cache import Key
 from scaler.kube.objects.idlegpu import IdlePolicy, JobExclusion, JobSelector
 from scaler.kube.objects.keda import ScaledObject
@@ -92,19 +93,18 @@ def _labels(selector: LabelSelector) -> str:
     return ", ".join(parts) or "all"
 
 
-def attached_by(
+async def attached_by(
     policy: AttachmentPolicy, scaled_objects: Iterable[ScaledObject], *, visible: Visible
-) -> list[ScaledObject]:
-    """The ScaledObjects of jobs that follow it, by name."""
-    mark = str(policy)
-    found = [
-        each
-        for each in scaled_objects
-        if each.metadata.annotations.get(POLICY_ANNOTATION) == mark
-        and policy.namespace in ("", each.metadata.namespace)
-        and visible(each.metadata.namespace)
-    ]
-    return sorted(found, key=lambda each: each.metadata.key)
+) -> set[Key]:
+    """Keys of the ScaledObjects of jobs that follow it."""
+    mark, found, turns = str(policy), set[Key](), Turns()
+    for each in scaled_objects:
+        metadata = each.metadata
+        is_its_own = metadata.annotations.get(POLICY_ANNOTATION) == mark
+        if is_its_own and policy.namespace in ("", metadata.namespace) and visible(metadata.namespace):
+            found.add(metadata.key)
+        await turns.give_way()
+    return found
 
 
 def sources_of_policy(scaled_object: ScaledObject) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.clock import SYSTEM_CLOCK, Clock, Turns
 from scaler.errors import ScalerError
 from scaler.kube.objects.idlegpu import ReallocationStatus, ScalableWorkload
 from scaler.reporting.page.workloads import Visible
@@ -138,12 +138,12 @@ class Transfer:
         return timedelta(seconds=self.status.wasted_gpu_seconds)
 
 
-def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, visible: Visible) -> list[Transfer]:
+async def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, visible: Visible) -> list[Transfer]:
     """Those from or to the namespace, the newest first."""
-    found = [
-        Transfer(each, status)
-        for each in scalables
-        if (status := each.status.reallocation) is not None and visible(each.metadata.namespace)
-    ]
+    found, turns = list[Transfer](), Turns()
+    for each in scalables:
+        if (status := each.status.reallocation) is not None and visible(each.metadata.namespace):
+            found.append(Transfer(each, status))
+        await turns.give_way()
     chosen = [each for each in found if namespace in ("", each.namespace, each.gang.partition("/")[0])]
     return sorted(chosen, key=lambda each: (each.at or _EPOCH, each.scalable.metadata.key), reverse=True)

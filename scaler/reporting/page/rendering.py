@@ -9,6 +9,7 @@ Laws:
   but those of what it tells.
 """
 
+import asyncio
 import hashlib
 import zlib
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from scaler.idleness.durations import format_duration
 from scaler.reporting.page.workloads import STATES
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Template
 
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _STATIC = Path(__file__).parent / "static"
@@ -45,8 +46,11 @@ HEADERS = {
 
 
 class Renderer:
+    def __init__(self) -> None:
+        self._is_loaded = False
+
     @cached_property
-    def _environment(self) -> "Environment":
+    def _templates(self) -> "Mapping[str, Template]":
         # Imported when somebody opens the page for the first time: it takes some megabytes.
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -64,12 +68,15 @@ class Renderer:
             "counted": counted,
         }
         environment.globals |= {"version_of": static_version}
-        return environment
+        return {name: environment.get_template(name) for name in environment.list_templates()}
 
     async def body(self, template: str, context: Mapping[str, Any]) -> bytes:
         """The page; other tasks run between its parts."""
+        if not self._is_loaded:  # which takes a tenth of a second
+            await asyncio.to_thread(lambda: self._templates)
+            self._is_loaded = True
         turns, parts = Turns(), []
-        html = self._environment.get_template(template).stream(context)
+        html = self._templates[template].stream(context)
         html.enable_buffering(_PIECES)
         for part in html:
             parts.append(part.encode())
@@ -130,10 +137,12 @@ STATIC_PATH = f"/page/{{file:{'|'.join(_TYPES)}}}"
 # -------------------------------------------------------------------------------------------------------------- filters
 
 
-def when(instant: datetime | None, at: datetime) -> str:
-    """The time of the day, with the date where that is another one."""
-    if instant is None:
+def when(instant: datetime | str | None, at: datetime) -> str:
+    """The time of the day, with the date where that is another one; also of a time as `explain` writes it."""
+    if not instant:
         return "–"
+    if isinstance(instant, str):
+        instant = datetime.fromisoformat(instant)
     if instant.year >= 9999:
         return "for good"
     instant = instant.astimezone(UTC)

@@ -27,7 +27,7 @@ from scaler.attachment.controller import IdlePolicies
 from scaler.attachment.policy import PolicyKey
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import explain
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.errors import QueryError
@@ -40,15 +40,16 @@ from scaler.reporting.page.signal_history import SignalHistoryReader
 from scaler.reporting.page.timeline import axis_of, draw_timeline
 from scaler.reporting.page.workload_page import TimeSpans, history_lines, owner_of, recorded_keeps
 from scaler.reporting.page.workloads import (
+    CANDIDATES,
     STATES,
     Filter,
     Paged,
     Visible,
     WorkloadLine,
+    WorkloadLines,
     by_state,
     candidates,
     line_of,
-    lines_of,
 )
 
 _SHOWN_S = 1.0
@@ -84,7 +85,7 @@ class WebPage:
     """Of evaluations."""
     clock: Clock = SYSTEM_CLOCK
     _renderer: Renderer = field(default_factory=Renderer, init=False)
-    _lines: tuple[Evaluation | None, Sequence[WorkloadLine]] = field(default=(None, ()), init=False)
+    _lines: WorkloadLines = field(default_factory=WorkloadLines, init=False)
     _rendered: "dict[tuple[str, str], tuple[float, asyncio.Task[tuple[int, bytes]]]]" = field(
         default_factory=dict, init=False
     )
@@ -154,7 +155,7 @@ class WebPage:
             "missing": self.unready(),
             "stale": self._stale,
             "refresh": max(1, min(5, round(self.interval.total_seconds() / 3))),
-            "states": STATES,
+            "states": (CANDIDATES, *STATES),
             "is_restricted": looker.is_restricted,
         }
 
@@ -175,10 +176,7 @@ class WebPage:
     # ---------------------------------------------------------------------------------------------------- lists
 
     async def _all_lines(self, looker: Looker) -> Sequence[WorkloadLine]:
-        evaluation = self.decisions.evaluation
-        if self._lines[0] is not evaluation or evaluation is None:
-            self._lines = evaluation, await lines_of(evaluation)
-        lines = self._lines[1]
+        lines = await self._lines.of(self.decisions.evaluation)
         return lines if not looker.is_restricted else [each for each in lines if looker.visible(each.namespace)]
 
     async def _overview(self, request: web.Request, looker: Looker) -> Context:
@@ -190,9 +188,9 @@ class WebPage:
             "chosen": chosen,
             "fleet": draw_fleet(history.samples, step=history.step, begin=self._at - SPAN),
             "fleet_source": history.source,
-            "by_state": by_state(lines),
+            "by_state": await by_state(lines),
             "workloads": len(lines),
-            "candidates": Paged.of(candidates(lines), per_page=_IN_SHORT),
+            "candidates": Paged.of(await candidates(lines), per_page=_IN_SHORT),
             "pending": pending,
             "gangs": Paged.of(gangs, per_page=_IN_SHORT),
             "transfers": Paged.of(await self._transfers(chosen.namespace, looker), per_page=_IN_SHORT),
@@ -209,7 +207,7 @@ class WebPage:
         return await self.fleet.read(self._at, namespaces)
 
     async def _transfers(self, namespace: str, looker: Looker) -> Sequence[Any]:
-        return transfers_of(self.cluster.scalable_workloads.items(), namespace=namespace, visible=looker.visible)
+        return await transfers_of(self.cluster.scalable_workloads.items(), namespace=namespace, visible=looker.visible)
 
     def _policy_lines(self, namespace: str, looker: Looker) -> Sequence[PolicyLine]:
         found = [each for reflector in self.policies.all for each in reflector.items()]
@@ -222,9 +220,11 @@ class WebPage:
 
     async def _workloads(self, request: web.Request, looker: Looker) -> Context:
         chosen = Filter.of(request.query)
-        lines = await self._all_lines(looker)
+        lines = [each for each in await self._all_lines(looker) if chosen.namespace in ("", each.namespace)]
         found = [each for each in lines if chosen.matches(each)]
-        return {"chosen": chosen, "lines": Paged.of(found, chosen.page), "by_state": by_state(lines)}
+        if chosen.state == CANDIDATES:
+            found = await candidates(found)
+        return {"chosen": chosen, "lines": Paged.of(found, chosen.page), "by_state": await by_state(lines)}
 
     async def _pending(self, request: web.Request, looker: Looker) -> Context:
         chosen, pending = Filter.of(request.query), await self.pending.read()
@@ -257,7 +257,7 @@ class WebPage:
         names = {workload.metadata.name} if workload is not None else set()
         return {
             "line": line,
-            "owner": owner_of(entry, scaled_object),
+            "owner": owner_of(entry, scaled_object, scalable),
             "explanation": explain(self.decisions, key),
             "keeps": recorded_keeps(scaled_object),
             "policy": sources_of_policy(scaled_object) if scaled_object is not None else "",
@@ -305,16 +305,13 @@ class WebPage:
         if line is None:
             raise QueryError(f"There is no policy {'/'.join(filter(None, key))[:300]}.", status=404)
         chosen = Filter.of(request.query)
-        found = attached_by(line.policy, self.cluster.scaled_objects.items(), visible=looker.visible)
-        evaluation = self.decisions.evaluation
-        entries = evaluation.entries if evaluation is not None else {}
-        keys = [each.metadata.key for each in found]
-        lines = [line_of(each, entries[each]) for each in keys if each in entries]
+        keys = await attached_by(line.policy, self.cluster.scaled_objects.items(), visible=looker.visible)
+        lines = [each for each in await self._all_lines(looker) if each.key in keys]
         shown = [each for each in lines if chosen.matches(each)]
         return {
             "chosen": chosen,
             "line": line,
             "attached": Paged.of(shown, chosen.page),
-            "by_state": by_state(lines),
+            "by_state": await by_state(lines),
             "not_evaluated": len(keys) - len(lines),
         }

@@ -154,8 +154,8 @@ def draw_timeline(
 
 
 def _bands(history: Sequence[HistoryLine], axis: TimeAxis, now: datetime) -> Iterator[StateBand]:
-    ends = [*(each.at for each in history[1:]), now]
-    for line, end in zip(history, ends, strict=True):
+    for line, after in zip(history, (*history[1:], None), strict=False):
+        end = after.at if after is not None else now
         left, right = axis.percent(line.at), axis.percent(end)
         if end > axis.begin and line.at < axis.end and end > line.at:
             yield StateBand(state=line.state, begin=line.at, end=end, left=left, width=round(right - left, 3))

@@ -100,7 +100,12 @@ def _span(text: str) -> timedelta:
     return span
 
 
-def owner_of(entry: EvaluatedScaledObject, scaled_object: ScaledObject | None) -> str:
-    """What the ScaledObject belongs to, by kind and name: the job that an IdlePolicy has attached, or its target."""
-    owner = next(iter(scaled_object.metadata.owner_references), None) if scaled_object is not None else None
-    return f"{owner.kind}/{owner.name}" if owner is not None else str(entry.target)
+def owner_of(
+    entry: EvaluatedScaledObject, scaled_object: ScaledObject | None, scalable: ScalableWorkload | None
+) -> str:
+    """The job that owns the ScaledObject, or that is scaled, or else its target, by kind and name."""
+    owners = scaled_object.metadata.owner_references if scaled_object is not None else ()
+    job = scalable.spec.job_ref if scalable is not None else None
+    for each in (*owners[:1], *([job] if job is not None else ())):
+        return f"{each.kind}/{each.name}"
+    return str(entry.target)

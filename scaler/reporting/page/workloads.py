@@ -7,8 +7,9 @@ keeps although they are idle.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import datetime
+from math import inf
 
 from scaler.clock import Turns
 from scaler.decision.candidate import CandidateState, candidate_state
@@ -16,16 +17,26 @@ from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import prevailing
 from scaler.errors import QueryError
+from scaler.idleness.reasons import DecisionReason
 
 FINISHED = "Finished"
 """In place of a state."""
 INVALID = "Invalid"
 """In place of a state, where its triggers cannot be used."""
 STATES = (*map(str, CandidateState), FINISHED, INVALID)
+CANDIDATES = "Candidates"
+"""In place of a state that is asked for."""
 
 _QUIET = frozenset({CandidateState.IDLE, CandidateState.WARNED, CandidateState.GRANTED, CandidateState.SUSPENDING})
 _IF_QUIET = frozenset({CandidateState.KEPT, CandidateState.EXCLUDED, CandidateState.OBSERVING})
-_NEVER = datetime.max.replace(tzinfo=UTC)
+_PROSPECTS: Mapping[str, str] = {
+    DecisionReason.IDLE_NOT_NEEDED: "when a gang needs it",
+    DecisionReason.PRIORITY_LOWERED: "when Kueue preempts it",
+    DecisionReason.OBSERVE_ONLY: "not in mode Observe",
+    DecisionReason.EXCLUDED: "not while excluded",
+    DecisionReason.KEPT: "not while kept",
+    DecisionReason.GPUS_IDLE: "now",
+}
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PER_PAGE = 50
 
@@ -37,6 +48,10 @@ class WorkloadLine:
     entry: EvaluatedScaledObject
     decision: Decision | None
     """The one that prevails; None where no trigger can be used."""
+    gpus: int = 0
+    idle_since: datetime | None = None
+    suspend_at: datetime | None = None
+    is_candidate: bool = False
 
     @property
     def namespace(self) -> str:
@@ -59,22 +74,11 @@ class WorkloadLine:
         return self.decision.answer.message if self.decision is not None else "; ".join(self.entry.problems)
 
     @property
-    def gpus(self) -> int:
-        found = self.decision.verdict if self.decision is not None else None
-        return len(found.gpus) if found is not None else sum(pod.gpus for pod in self.entry.pods)
-
-    @property
-    def idle_since(self) -> datetime | None:
-        return self.decision.idle_since if self.decision is not None else None
-
-    @property
-    def suspend_at(self) -> datetime | None:
-        return self.decision.suspend_at if self.decision is not None else None
-
-    @property
-    def is_candidate(self) -> bool:
-        is_quiet = self.idle_since is not None
-        return self.state in _QUIET or (self.state in _IF_QUIET and is_quiet)
+    def prospect(self) -> str:
+        """What would suspend it, where no time is foreseeable."""
+        if self.state == CandidateState.GRANTED:
+            return "by its plan"
+        return _PROSPECTS.get(self.reason, "") if self.idle_since is not None else ""
 
 
 def line_of(key: Key, entry: EvaluatedScaledObject) -> WorkloadLine:
@@ -82,35 +86,64 @@ def line_of(key: Key, entry: EvaluatedScaledObject) -> WorkloadLine:
     if decision is None:
         return WorkloadLine(key, INVALID, entry, None)
     state = candidate_state(decision, warned_at=decision.target.warned_at)
-    return WorkloadLine(key, str(state) if state is not None else FINISHED, entry, decision)
+    verdict, since = decision.verdict, decision.idle_since
+    return WorkloadLine(
+        key,
+        FINISHED if state is None else str(state),
+        entry,
+        decision,
+        gpus=len(verdict.gpus) if verdict is not None else sum(pod.gpus for pod in entry.pods),
+        idle_since=since,
+        suspend_at=decision.suspend_at if since is not None else None,
+        is_candidate=state in _QUIET or (state in _IF_QUIET and since is not None),
+    )
 
 
-async def lines_of(evaluation: Evaluation | None) -> Sequence[WorkloadLine]:
-    """In the order of their keys. KEDA gets its answers meanwhile."""
-    found, turns = [], Turns()
-    entries: Mapping[Key, EvaluatedScaledObject] = evaluation.entries if evaluation is not None else {}
-    for key, entry in entries.items():
-        found.append(line_of(key, entry))
-        await turns.give_way()
-    found.sort(key=lambda each: each.key)
-    return found
+@dataclass(slots=True)
+class WorkloadLines:
+    """The lines of the latest evaluation. A line stands as long as its entry does."""
+
+    _evaluation: Evaluation | None = None
+    _lines: Mapping[Key, WorkloadLine] = field(default_factory=dict)
+
+    async def of(self, evaluation: Evaluation | None) -> Sequence[WorkloadLine]:
+        """In the order of their keys. KEDA gets its answers meanwhile."""
+        if evaluation is None:
+            return ()
+        if evaluation is not self._evaluation:
+            self._evaluation, self._lines = evaluation, await self._made(evaluation.entries)
+        return [*self._lines.values()]
+
+    async def _made(self, entries: Mapping[Key, EvaluatedScaledObject]) -> Mapping[Key, WorkloadLine]:
+        known, made, turns = self._lines, dict[Key, WorkloadLine](), Turns()
+        for key in sorted(entries):
+            entry, line = entries[key], known.get(key)
+            made[key] = line if line is not None and line.entry is entry else line_of(key, entry)
+            await turns.give_way()
+        return made
 
 
-def candidates(lines: Iterable[WorkloadLine]) -> list[WorkloadLine]:
+async def candidates(lines: Iterable[WorkloadLine]) -> list[WorkloadLine]:
     """The next to be suspended first, then those that are idle longest."""
-    return sorted((each for each in lines if each.is_candidate), key=_urgency)
+    found, turns = list[tuple[float, float, Key, WorkloadLine]](), Turns()
+    for each in lines:
+        if each.is_candidate:
+            found.append((_seconds(each.suspend_at), _seconds(each.idle_since), each.key, each))
+        await turns.give_way()
+    return [line for *_, line in sorted(found, key=lambda each: each[:3])]
 
 
-def _urgency(line: WorkloadLine) -> tuple[datetime, datetime, Key]:
-    return line.suspend_at or _NEVER, line.idle_since or _NEVER, line.key
+def _seconds(at: datetime | None) -> float:
+    return at.timestamp() if at is not None else inf
 
 
-def by_state(lines: Iterable[WorkloadLine]) -> list[tuple[str, int, int]]:
+async def by_state(lines: Iterable[WorkloadLine]) -> list[tuple[str, int, int]]:
     """State, workloads, GPUs: of states that there are."""
-    workloads, gpus = Counter[str](), Counter[str]()
+    workloads, gpus, turns = Counter[str](), Counter[str](), Turns()
     for each in lines:
         workloads[each.state] += 1
         gpus[each.state] += each.gpus
+        await turns.give_way()
     return [(state, workloads[state], gpus[state]) for state in STATES if workloads[state]]
 
 
@@ -128,14 +161,15 @@ class Filter:
         state, page, namespace = query.get("state", ""), query.get("page", "1"), query.get("namespace", "").strip()
         if namespace and not _NAMESPACE.fullmatch(namespace):
             raise QueryError(f"{namespace[:80]!r} is no name of a namespace", status=400)
-        if state and state not in STATES:
+        if state and state not in (*STATES, CANDIDATES):
             raise QueryError(f"there is no state {state[:40]!r}", status=400)
         if not (page.isascii() and page.isdigit() and int(page[:9]) >= 1 and len(page) < 9):
             raise QueryError(f"{page[:40]!r} is no number of a page", status=400)
         return cls(namespace=namespace, state=state, page=int(page))
 
     def matches(self, line: WorkloadLine) -> bool:
-        return self.namespace in ("", line.key[0]) and self.state in ("", line.state)
+        is_state = line.is_candidate if self.state == CANDIDATES else self.state in ("", line.state)
+        return is_state and self.namespace in ("", line.namespace)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
