@@ -181,11 +181,12 @@ class Controller:
         cluster = ClusterState(
             scaled_objects=scaled, scalable_workloads=scalable, workloads=workloads, pods=pods, gpus=GPUS
         )
-        woken = asyncio.Event()
+        woken, self.policies = asyncio.Event(), IdlePolicies(kube, namespaces=())
+        self.policies.subscribe(woken.set)
         self.controller = AttachmentController(
             api=kube,
             cluster=cluster,
-            policies=IdlePolicies(kube, namespaces=(), changed=woken.set),
+            policies=self.policies,
             jobs=JobWatch(kube, cluster, namespaces=namespaces, models=lambda _: (), changed=woken.set),
             target=TriggerTarget(scaler_address="scaler:9090"),
             woken=woken,
@@ -196,7 +197,7 @@ class Controller:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            for each in self.reflectors:
+            for each in (*self.reflectors, *self.policies.all):
                 tasks.create_task(each.run())
             tasks.create_task(self.controller.run())
 
@@ -291,7 +292,7 @@ async def resume(kube: KubeTransport) -> None:
 async def test_a_replica_that_leads_again_goes_on_with_what_there_is_then(started) -> None:
     kube, owners = started
     one = Controller(kube)
-    watching = asyncio.gather(*(each.run() for each in one.reflectors))
+    watching = asyncio.gather(*(each.run() for each in (*one.reflectors, *one.policies.all)))
     await owners.submit(2)
     await apply_policies(owners)
 

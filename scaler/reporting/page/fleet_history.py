@@ -10,8 +10,6 @@ Laws:
 """
 
 import asyncio
-import json
-import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ import structlog
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import SourceError
 from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample
+from scaler.reporting.page.workloads import NAMESPACE
 from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.usage.gpu_usage import FleetUsage
 from scaler.samples.source import RawSeries
@@ -123,7 +122,7 @@ class FleetHistoryReader:
 
     async def read(self, at: datetime, namespaces: Collection[str] | None = None) -> FleetHistory:
         """Up to this instant, of these namespaces; None: of all."""
-        if self._source is None:
+        if self._source is None or (namespaces is not None and not any(map(NAMESPACE.fullmatch, namespaces))):
             return self._remembered(namespaces, "")
         async with self._turn:
             found = await self._asked(self._source, at, None if namespaces is None else frozenset(namespaces))
@@ -164,8 +163,8 @@ def _seconds(span: timedelta) -> str:
 
 
 def _any_of(names: Collection[str]) -> str:
-    """A regular expression as a PromQL string. JSON's escapes are a subset of those of Go, which PromQL uses."""
-    return json.dumps("|".join(re.sub(r"[^a-z0-9-]", ".", name) for name in sorted(names)))
+    """A regular expression as a PromQL string, of those that are names of namespaces."""
+    return f'"{"|".join(sorted(filter(NAMESPACE.fullmatch, names)))}"'
 
 
 def _joined(held: Sequence[RawSeries], at_zero: Sequence[RawSeries]) -> list[FleetSample]:

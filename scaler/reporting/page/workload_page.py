@@ -34,7 +34,7 @@ def history_lines(scalable: ScalableWorkload | None, scaled_object: ScaledObject
     if scalable is not None:
         found = _decoded(scalable.status.history)
     elif scaled_object is not None:
-        with suppress(UnicodeDecodeError, RecursionError):
+        with suppress(UnicodeError, RecursionError):
             found = history_of(scaled_object.metadata.annotations)
     return sorted(map(_cut, filter(_has_zone, [*found][-HISTORY:])), key=lambda each: each.at)
 
@@ -66,7 +66,10 @@ def _short(text: str, length: int = _LONGEST_TEXT) -> str:
 
 def recorded_keeps(scaled_object: ScaledObject | None) -> list[Keep]:
     """Uses of a policy that limits them, the newest first."""
-    found = keeps_of(scaled_object.metadata.annotations) if scaled_object is not None else ()
+    found: Iterable[Keep] = ()
+    if scaled_object is not None:
+        with suppress(UnicodeError, RecursionError):
+            found = keeps_of(scaled_object.metadata.annotations)
     usable = [each for each in found if _has_zone(each) and each.until.tzinfo is not None]
     return sorted(usable[-_MOST_KEEPS:], key=lambda each: each.at, reverse=True)
 

@@ -37,7 +37,7 @@ _PROSPECTS: Mapping[str, str] = {
     DecisionReason.KEPT: "not while kept",
     DecisionReason.GPUS_IDLE: "now",
 }
-_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PER_PAGE = 50
 
 
@@ -159,7 +159,7 @@ class Filter:
     def of(cls, query: Mapping[str, str]) -> "Filter":
         """Raises: QueryError for a state or a page that there is not."""
         state, page, namespace = query.get("state", ""), query.get("page", "1"), query.get("namespace", "").strip()
-        if namespace and not _NAMESPACE.fullmatch(namespace):
+        if namespace and not NAMESPACE.fullmatch(namespace):
             raise QueryError(f"{namespace[:80]!r} is no name of a namespace", status=400)
         if state and state not in (*STATES, CANDIDATES):
             raise QueryError(f"there is no state {state[:40]!r}", status=400)
