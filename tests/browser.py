@@ -140,7 +140,9 @@ class Page:
         self.complaints: list[str] = []
         """What the console says: errors, warnings, what the policy of the page forbids, exceptions."""
         self.statuses: list[tuple[str, int]] = []
-        """Of what it has fetched: address, status."""
+        """Of what it has fetched: address, status as the page sees it."""
+        self.wire: list[int] = []
+        """The same as it came from the server."""
 
     def heard(self, method: str, said: Json) -> None:
         match method:
@@ -154,6 +156,8 @@ class Page:
                 self.complaints.append(str(said["args"]))
             case "Network.responseReceived":
                 self.statuses.append((said["response"]["url"], said["response"]["status"]))
+            case "Network.responseReceivedExtraInfo":
+                self.wire.append(said["statusCode"])
 
     async def call(self, method: str, **parameters: Any) -> Json:
         return await self._browser.call(method, self._session, **parameters)
