@@ -204,7 +204,7 @@ async def _serve(timeline: Timeline, stages: Mapping[str, RunningAct]) -> None:
             title,
             {
                 "gRPC": stage.scaler_address,
-                "HTTP": f"http://127.0.0.1:{stage.runtime.http_port}/",
+                "page": f"http://127.0.0.1:{stage.runtime.http_port}/",
                 "Kubernetes API": stage.world.api_url,
                 "kubeconfig": str(stage.kubeconfig),
                 "dcgm-exporter": stage.world.exporter_url,

@@ -25,6 +25,7 @@ END_S = END.timestamp()
 UTIL = Signal(name="gpu_util", metrics=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"), unit=Unit.PERCENT)
 OLD_NAME = Signal(name="gpu_util", metrics=("DCGM_FI_DEV_GPU_UTIL",), unit=Unit.PERCENT)
 STRANGE = 'a"} or vector(1) #\\ é'
+PODS = ("train-0", "train-00", "train.0", "train-1")
 MANY = 300
 """Series of the metric `many`, one sample each; more than the server's limit of samples."""
 
@@ -48,6 +49,9 @@ HISTORY = "\n".join(
         line("DCGM_FI_DEV_GPU_UTIL_RATIO", 50, 60, gpu="2", cluster="x"),
         line("DCGM_FI_DEV_GPU_UTILITY", 1, 60, gpu="3", cluster="x"),
         *(line("many", 1, 30, n=str(n)) for n in range(MANY)),
+        *(line("DCGM_FI_DEV_GPU_UTIL", 7, 1500, gpu="8", exported_namespace="team-a", exported_pod=x) for x in PODS),
+        *(line("DCGM_FI_DEV_GPU_UTIL_RATIO", 8, 1500, gpu="9", namespace="team-a", pod=x) for x in PODS),
+        *(line("idle_gpu_scaler_gpus", 4, 600, state="Busy", workload_namespace=x) for x in "ab"),
     ]
 )
 
@@ -112,6 +116,28 @@ async def test_demand_is_a_vector_at_its_time(prometheus: PrometheusServer) -> N
         earlier = await opened.demand("DCGM_FI_DEV_GPU_UTIL > 90", at=END - timedelta(milliseconds=1))
     assert demand == []
     assert [(element.labels["gpu"], element.value) for element in earlier] == [("0", 97.25)]
+
+
+async def test_ranges_of_an_expression_are_its_values_over_time(prometheus: PrometheusServer) -> None:
+    async with source(prometheus.url) as opened:
+        found = await opened.ranges("sum by (state) (idle_gpu_scaler_gpus)[20m:1m]", at=END)
+        nothing = await opened.ranges("sum (there_is_none)[20m:1m]", at=END)
+    [busy] = found
+    assert busy.labels() == {"state": "Busy"}
+    # A sample counts for five minutes; whether to the end of the last one depends on the generation.
+    shown = [(END_S - at, value) for at, value in busy.samples()]
+    assert shown[:5] == [(before, 8.0) for before in range(600, 300, -60)]
+    assert len(shown) <= 6
+    assert nothing == []
+
+
+async def test_signals_of_some_pods_are_those_of_no_other(prometheus: PrometheusServer) -> None:
+    async with source(prometheus.url) as opened:
+        span = timedelta(minutes=29)
+        queries = opened.query_of_pods(UTIL, namespace="team-a", pods=["train.0", "train-1"], span=span)
+        found = [series for each in queries for series in await opened.ranges(each, at=END)]
+    by_pod = {(each.labels()["gpu"], each.labels().get("exported_pod") or each.labels()["pod"]) for each in found}
+    assert by_pod == {(gpu, pod) for gpu in "89" for pod in ("train.0", "train-1")}
 
 
 @pytest.mark.parametrize(
