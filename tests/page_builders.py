@@ -35,6 +35,7 @@ from scaler.kube.objects.idlegpu import IdlePolicy
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY, Resource
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory, RangeSource
 from scaler.reporting.page.reallocations import PendingReader
 from scaler.reporting.page.routes import WebPage
@@ -69,7 +70,12 @@ class PolicyStores:
 
 class PageSite:
     def __init__(
-        self, quota: QuotaCluster | None = None, *, prometheus: RangeSource | None = None, of_pods: Any = None
+        self,
+        quota: QuotaCluster | None = None,
+        *,
+        prometheus: RangeSource | None = None,
+        of_pods: Any = None,
+        access: PageAccess | None = None,
     ) -> None:
         """`quota` has the gangs that wait."""
         self.quota = quota or QuotaCluster([cluster_queue("queue", gpus=8)], [])
@@ -94,6 +100,7 @@ class PageSite:
             signals=SignalHistoryReader(self.sampler, self.pods, of_pods),
             pending=PendingReader(queries=self.quota.queries),
             unready=lambda: self.missing,
+            access=access,
             interval=timedelta(seconds=15),
         )
 
@@ -169,7 +176,9 @@ class PageSite:
     async def serving(self) -> AsyncIterator[str]:
         """The address, without a slash at its end."""
         self.publish()
-        server = HttpServer("127.0.0.1:0", Metrics(), views(), routes=self.page.routes())
+        access = self.page.access
+        guards = [access.guard] if access is not None else []
+        server = HttpServer("127.0.0.1:0", Metrics(), views(), routes=self.page.routes(), guards=guards)
         port = await server.start()
         try:
             yield f"http://127.0.0.1:{port}"

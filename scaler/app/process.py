@@ -226,6 +226,7 @@ class Runtime:
                 if pages is not None
                 for route in pages.routes()
             ],
+            guards=[page.access.guard] if page.access is not None else (),
         )
         self.http_port = await http.start()
         self._stack.push_async_callback(http.stop)

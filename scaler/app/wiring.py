@@ -51,6 +51,7 @@ from scaler.quota.watch import QuotaWatch
 from scaler.reclaim.planner import Planner
 from scaler.reclaim.targets import NodeShortage
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
 from scaler.reporting.page.reallocations import PendingReader
 from scaler.reporting.page.routes import WebPage
@@ -229,6 +230,7 @@ class Wiring:
         """Of any replica. Where relabelling is the operator's own, it is not known what to ask Prometheus for."""
         prometheus = self.source if isinstance(self.source, PrometheusSource) else None
         of_pods = prometheus if self._settings.relabel is None else None
+        access = self._settings.page.access()
         return WebPage(
             decisions=self.decision_cache,
             cluster=self.cluster,
@@ -236,9 +238,17 @@ class Wiring:
             fleet=FleetHistoryReader(self._seen_usage, prometheus),
             signals=SignalHistoryReader(self.evaluator.sampler, self.seen_pods, of_pods),
             pending=PendingReader(queries=queries),
+            access=PageAccess(access, self.transport, self._namespaces_shown) if access is not None else None,
             unready=unready,
             interval=self._settings.evaluation.interval,
         )
+
+    def _namespaces_shown(self) -> set[str]:
+        """Those that the page may have something to show of."""
+        cluster, policies = self.cluster, self.idle_policies.namespaced
+        found = {each.metadata.namespace for each in cluster.scaled_objects.items()}
+        found |= {each.metadata.namespace for each in cluster.workloads.items()}
+        return found | {each.metadata.namespace for each in policies.items()}
 
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""

@@ -69,20 +69,22 @@ class HttpServer:
         *,
         tls: HttpTls | None = None,
         routes: Sequence[web.AbstractRouteDef] = (),
+        guards: Sequence[Any] = (),
     ) -> None:
-        """`routes` are those of others, beside its own."""
+        """`routes` are those of others, beside its own; `guards` are middlewares before all of them."""
         self._address = address
         self._tls = tls
         self._host, self._port = _split(address)
         self._metrics = metrics
         self._views = views
         self._routes = routes
+        self._guards = guards
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> int:
         """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
         clients, queries = self._tls.clients if self._tls else None, self._views.queries
-        app = web.Application(middlewares=[] if clients is None else [_only_for(clients)])
+        app = web.Application(middlewares=[*([] if clients is None else [_only_for(clients)]), *self._guards])
         app.add_routes(
             [
                 web.get("/metrics", self._get_metrics),

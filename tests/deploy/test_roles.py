@@ -146,6 +146,12 @@ def test_objects_of_hooks_may_be_made_and_read_where_their_kind_is_named(namespa
     assert granted(hooks={"resources": [snapshots]}, **observing) == granted(**observing)
 
 
+def test_users_whom_a_proxy_names_imply_that_it_is_asked_what_they_may() -> None:
+    page = {"userHeader": "X-Forwarded-User", "trustedProxies": ["10.1.2.0/24"]}
+    assert granted(settings={"page": page}) == granted(rbac={"tokens": True})
+    assert granted(settings={"page": {}}) == granted()
+
+
 def test_the_lease_is_in_the_namespace_of_the_release() -> None:
     assert granted("lease") == {
         Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")

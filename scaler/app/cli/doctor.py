@@ -100,7 +100,10 @@ def _wanted(settings: Settings) -> DoctorSettings:
 
 
 def _optional(settings: Settings) -> frozenset[RuleUser]:
-    used = {RuleUser.TOKENS: settings.http.wake, RuleUser.SUSPEND_AT: settings.suspend_at}
+    used = {
+        RuleUser.TOKENS: settings.http.wake or bool(settings.page.user_header),
+        RuleUser.SUSPEND_AT: settings.suspend_at,
+    }
     return frozenset(part for part, is_on in used.items() if is_on)
 
 

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
 from scaler.app.settings.hooks import HookSettings
 from scaler.app.settings.notifications import NotificationSettings
+from scaler.app.settings.page import PageSettings
 from scaler.app.settings.reclaim import ReclaimSettings
 from scaler.errors import ConfigurationError
 from scaler.idleness import relabel
@@ -374,6 +375,7 @@ class Settings(Section):
     """Whether annotation `idlegpu.io/suspend-at` of pods that have it is written, for trainers that save their state
     before they are suspended. It needs the permission to patch pods."""
     notifications: NotificationSettings = NotificationSettings()
+    page: PageSettings = PageSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 

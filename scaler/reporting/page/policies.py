@@ -11,7 +11,7 @@ from scaler.decision.decision_cache import Key
 from scaler.kube.objects.idlegpu import IdlePolicy, JobExclusion, JobSelector
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import LabelSelector
-from scaler.reporting.page.workloads import Visible
+from scaler.reporting.page.access import Looker
 
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
@@ -34,10 +34,9 @@ class PolicyLine:
 
     @property
     def problems(self) -> Sequence[str]:
-        own = [self.policy.problem] if self.policy.problem else []
-        return own + [
-            each for each in (self.found.status.problems if self.found is not None else ()) if each not in own
-        ]
+        """Each once."""
+        told = self.found.status.problems if self.found is not None and self.shows_counts else ()
+        return [*dict.fromkeys(each for each in (self.policy.problem, *told) if each)]
 
     @property
     def selects(self) -> Sequence[tuple[str, str]]:
@@ -55,7 +54,7 @@ class PolicyLine:
 
 
 def lines_of_policies(
-    found: Iterable[IdlePolicy], unreadable: Mapping[Key, str], *, namespace: str = "", visible: Visible
+    found: Iterable[IdlePolicy], unreadable: Mapping[Key, str], *, namespace: str = "", looker: Looker
 ) -> list[PolicyLine]:
     """In the order in which jobs follow them, those of the cluster last."""
     by_key = {each.metadata.key: each for each in found}
@@ -65,9 +64,11 @@ def lines_of_policies(
         for key, why in unreadable.items()
     ]
     return [
-        PolicyLine(policy=each, found=by_key.get(each.key))
+        PolicyLine(
+            policy=each, found=by_key.get(each.key), shows_counts=bool(each.namespace) or not looker.is_restricted
+        )
         for each in in_order(policies)
-        if (not each.namespace or visible(each.namespace)) and namespace in ("", each.namespace)
+        if (not each.namespace or looker.visible(each.namespace)) and namespace in ("", each.namespace)
     ]
 
 
@@ -93,15 +94,13 @@ def _labels(selector: LabelSelector) -> str:
     return ", ".join(parts) or "all"
 
 
-async def attached_by(
-    policy: AttachmentPolicy, scaled_objects: Iterable[ScaledObject], *, visible: Visible
-) -> set[Key]:
+async def attached_by(policy: AttachmentPolicy, scaled_objects: Iterable[ScaledObject], *, looker: Looker) -> set[Key]:
     """Keys of the ScaledObjects of jobs that follow it."""
     mark, found, turns = str(policy), set[Key](), Turns()
     for each in scaled_objects:
         metadata = each.metadata
         is_its_own = metadata.annotations.get(POLICY_ANNOTATION) == mark
-        if is_its_own and policy.namespace in ("", metadata.namespace) and visible(metadata.namespace):
+        if is_its_own and policy.namespace in ("", metadata.namespace) and looker.visible(metadata.namespace):
             found.add(metadata.key)
         await turns.give_way()
     return found

@@ -14,7 +14,7 @@ from typing import Any
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns
 from scaler.errors import ScalerError
 from scaler.kube.objects.idlegpu import ReallocationStatus, ScalableWorkload
-from scaler.reporting.page.workloads import Visible
+from scaler.reporting.page.access import Looker
 from scaler.reporting.views.query_service import QueryService
 
 _FRESH_S = 5.0
@@ -66,21 +66,23 @@ def _instant(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
-def pending_in(gangs: Iterable[Mapping[str, Any]], *, namespace: str, visible: Visible) -> list[Mapping[str, Any]]:
-    return [each for each in gangs if namespace in ("", each["namespace"]) and visible(each["namespace"])]
+def pending_in(gangs: Iterable[Mapping[str, Any]], *, namespace: str, looker: Looker) -> list[Mapping[str, Any]]:
+    """Those of the namespace, as far as they may be seen."""
+    found = [each for each in gangs if namespace in ("", each["namespace"]) and looker.visible(each["namespace"])]
+    return [_without_others(each, looker) for each in found] if looker.is_restricted else found
 
 
-def names_only(gang: Mapping[str, Any], visible: Visible) -> Mapping[str, Any]:
+def _without_others(gang: Mapping[str, Any], looker: Looker) -> Mapping[str, Any]:
     """The gang without what it says of workloads in namespaces that may not be seen: texts of ours, names, plans."""
     plan = gang["plan"]
     if plan:
-        victims = [each for each in plan["victims"] if visible(_namespace_of(each))]
+        victims = [each for each in plan["victims"] if looker.visible(_namespace_of(each))]
         plan = {**plan, "next": "", "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
     return {
         **gang,
         "message": "",
         "reasons": [{**each, "message": ""} for each in gang["reasons"]],
-        "before": [each for each in gang["before"] if visible(each.partition("/")[0])],
+        "before": [each for each in gang["before"] if looker.visible(each.partition("/")[0])],
         "admissionChecks": [],
         "plan": {**plan, "next": "", "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
         if plan
@@ -102,6 +104,8 @@ class Transfer:
 
     scalable: ScalableWorkload
     status: ReallocationStatus
+    gang: str
+    """`namespace/name` of its Workload; `…` where it may not be seen."""
 
     @property
     def namespace(self) -> str:
@@ -128,22 +132,17 @@ class Transfer:
         return max((each for each in found if each is not None), default=None)
 
     @property
-    def gang(self) -> str:
-        """`namespace/name` of its Workload."""
-        return self.status.workload
-
-    @property
     def wasted(self) -> timedelta:
         """GPU time between suspension and admission."""
         return timedelta(seconds=self.status.wasted_gpu_seconds)
 
 
-async def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, visible: Visible) -> list[Transfer]:
+async def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, looker: Looker) -> list[Transfer]:
     """Those from or to the namespace, the newest first."""
     found, turns = list[Transfer](), Turns()
     for each in scalables:
-        if (status := each.status.reallocation) is not None and visible(each.metadata.namespace):
-            found.append(Transfer(each, status))
+        if (status := each.status.reallocation) is not None and looker.visible(each.metadata.namespace):
+            found.append(Transfer(each, status, looker.mask(status.workload)))
         await turns.give_way()
     chosen = [each for each in found if namespace in ("", each.namespace, each.gang.partition("/")[0])]
     return sorted(chosen, key=lambda each: (each.at or _EPOCH, each.scalable.metadata.key), reverse=True)

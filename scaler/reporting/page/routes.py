@@ -31,11 +31,12 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import explain
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.errors import QueryError
+from scaler.reporting.page.access import EVERYTHING, Looker, PageAccess
 from scaler.reporting.page.fleet_chart import draw_fleet
 from scaler.reporting.page.fleet_history import SPAN, FleetHistoryReader
 from scaler.reporting.page.policies import PolicyLine, attached_by, lines_of_policies, sources_of_policy
 from scaler.reporting.page.reallocations import PendingReader, pending_in, transfers_of
-from scaler.reporting.page.rendering import STATIC_PATH, Renderer, answer, static
+from scaler.reporting.page.rendering import HEADERS, STATIC_PATH, Renderer, answer, static
 from scaler.reporting.page.signal_history import SignalHistoryReader
 from scaler.reporting.page.timeline import axis_of, draw_timeline
 from scaler.reporting.page.workload_page import TimeSpans, history_lines, owner_of, recorded_keeps
@@ -44,7 +45,6 @@ from scaler.reporting.page.workloads import (
     STATES,
     Filter,
     Paged,
-    Visible,
     WorkloadLine,
     WorkloadLines,
     by_state,
@@ -61,17 +61,6 @@ _IN_SHORT = 10
 Context = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Looker:
-    """Who looks at the page."""
-
-    visible: Visible = lambda _namespace: True
-    """Whether what is in a namespace may be shown."""
-    is_restricted: bool = False
-    ident: str = ""
-    """Of those who see the same."""
-
-
 @dataclass(kw_only=True)
 class WebPage:
     decisions: DecisionCache
@@ -83,10 +72,12 @@ class WebPage:
     unready: Callable[[], Sequence[str]]
     interval: timedelta
     """Of evaluations."""
+    access: PageAccess | None = None
+    """None: whoever reaches the page sees all of it."""
     clock: Clock = SYSTEM_CLOCK
     _renderer: Renderer = field(default_factory=Renderer, init=False)
     _lines: WorkloadLines = field(default_factory=WorkloadLines, init=False)
-    _rendered: "dict[tuple[str, str], tuple[float, asyncio.Task[tuple[int, bytes]]]]" = field(
+    _rendered: "dict[tuple[Looker, str], tuple[float, asyncio.Task[tuple[int, bytes]]]]" = field(
         default_factory=dict, init=False
     )
 
@@ -109,7 +100,10 @@ class WebPage:
         self, template: str, view: Callable[[web.Request, Looker], Awaitable[Context]]
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def handle(request: web.Request) -> web.Response:
-            looker = Looker()
+            try:
+                looker = await self.access.looker(request) if self.access is not None else EVERYTHING
+            except QueryError as error:
+                return web.Response(status=error.status, text=f"{error}\n", headers=HEADERS)
             status, body = await self._once(request, looker, lambda: self._page(template, view, request, looker))
             return await answer(request, body, status=status)
 
@@ -119,7 +113,7 @@ class WebPage:
         self, request: web.Request, looker: Looker, render: Callable[[], Awaitable[tuple[int, bytes]]]
     ) -> tuple[int, bytes]:
         """What is rendered now, or was a moment ago, for the same address and somebody who sees the same."""
-        key, now = (looker.ident, request.path_qs), self.clock.monotonic()
+        key, now = (looker, request.path_qs), self.clock.monotonic()
         self._rendered = {
             key: each for key, each in self._rendered.items() if now - each[0] < _SHOWN_S or not each[1].done()
         }
@@ -157,6 +151,7 @@ class WebPage:
             "refresh": max(1, min(5, round(self.interval.total_seconds() / 3))),
             "states": (CANDIDATES, *STATES),
             "is_restricted": looker.is_restricted,
+            "mask": looker.mask,
         }
 
     @property
@@ -182,8 +177,8 @@ class WebPage:
     async def _overview(self, request: web.Request, looker: Looker) -> Context:
         chosen = Filter.of(request.query)
         lines = [each for each in await self._all_lines(looker) if chosen.namespace in ("", each.namespace)]
-        history, pending = await asyncio.gather(self._fleet(chosen.namespace, lines, looker), self.pending.read())
-        gangs = pending_in(pending.gangs, namespace=chosen.namespace, visible=looker.visible)
+        history, pending = await asyncio.gather(self._fleet(chosen.namespace, looker), self.pending.read())
+        gangs = pending_in(pending.gangs, namespace=chosen.namespace, looker=looker)
         return {
             "chosen": chosen,
             "fleet": draw_fleet(history.samples, step=history.step, begin=self._at - SPAN),
@@ -198,21 +193,19 @@ class WebPage:
             "policies_problem": self._policies_problem(),
         }
 
-    async def _fleet(self, namespace: str, lines: Sequence[WorkloadLine], looker: Looker) -> Any:
-        namespaces = None
-        if looker.is_restricted:
-            namespaces = {each.namespace for each in lines}
+    async def _fleet(self, namespace: str, looker: Looker) -> Any:
+        namespaces = looker.namespaces
         if namespace:
-            namespaces = {namespace} if looker.visible(namespace) else set()
+            namespaces = frozenset({namespace} if looker.visible(namespace) else ())
         return await self.fleet.read(self._at, namespaces)
 
     async def _transfers(self, namespace: str, looker: Looker) -> Sequence[Any]:
-        return await transfers_of(self.cluster.scalable_workloads.items(), namespace=namespace, visible=looker.visible)
+        return await transfers_of(self.cluster.scalable_workloads.items(), namespace=namespace, looker=looker)
 
     def _policy_lines(self, namespace: str, looker: Looker) -> Sequence[PolicyLine]:
         found = [each for reflector in self.policies.all for each in reflector.items()]
         unreadable = {key: why for reflector in self.policies.all for key, why in reflector.undecodable.items()}
-        return lines_of_policies(found, unreadable, namespace=namespace, visible=looker.visible)
+        return lines_of_policies(found, unreadable, namespace=namespace, looker=looker)
 
     def _policies_problem(self) -> str:
         missing = [each for each in self.policies.all if not each.is_synced]
@@ -228,7 +221,7 @@ class WebPage:
 
     async def _pending(self, request: web.Request, looker: Looker) -> Context:
         chosen, pending = Filter.of(request.query), await self.pending.read()
-        gangs = pending_in(pending.gangs, namespace=chosen.namespace, visible=looker.visible)
+        gangs = pending_in(pending.gangs, namespace=chosen.namespace, looker=looker)
         return {"chosen": chosen, "pending": pending, "gangs": Paged.of(gangs, chosen.page, per_page=20)}
 
     async def _reallocations(self, request: web.Request, looker: Looker) -> Context:
@@ -254,7 +247,7 @@ class WebPage:
             scalable = self.cluster.scalable_workloads.get(key[0], entry.target.name)
         pending = await self.pending.read()
         workload = self.cluster.workload_of(scalable) if scalable is not None else None
-        names = {workload.metadata.name} if workload is not None else set()
+        gangs = pending_in(pending.gangs, namespace=key[0], looker=looker)
         return {
             "line": line,
             "owner": owner_of(entry, scaled_object, scalable),
@@ -263,8 +256,8 @@ class WebPage:
             "policy": sources_of_policy(scaled_object) if scaled_object is not None else "",
             "status": scalable.status if scalable is not None else None,
             "workload": workload.metadata.name if workload is not None else "",
-            "gangs": [each for each in pending.gangs if each["namespace"] == key[0] and each["name"] in names],
-            **await self._over_time(request, line, history_lines(scalable, scaled_object)),
+            "gangs": [each for each in gangs if workload is not None and each["name"] == workload.metadata.name],
+            **await self._over_time(request, line, history_lines(scalable, scaled_object, looker.mask)),
         }
 
     async def _over_time(self, request: web.Request, line: WorkloadLine, history: Sequence[Any]) -> Context:
@@ -305,7 +298,7 @@ class WebPage:
         if line is None:
             raise QueryError(f"There is no policy {'/'.join(filter(None, key))[:300]}.", status=404)
         chosen = Filter.of(request.query)
-        keys = await attached_by(line.policy, self.cluster.scaled_objects.items(), visible=looker.visible)
+        keys = await attached_by(line.policy, self.cluster.scaled_objects.items(), looker=looker)
         lines = [each for each in await self._all_lines(looker) if each.key in keys]
         shown = [each for each in lines if chosen.matches(each)]
         return {

@@ -4,7 +4,7 @@ The history of a target without a status of ours is an annotation of its ScaledO
 cannot be read of it is left out, and texts are cut.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
@@ -28,15 +28,18 @@ _WINDOWS = 12
 """Windows that are shown at first: of half an hour, six hours."""
 
 
-def history_lines(scalable: ScalableWorkload | None, scaled_object: ScaledObject | None) -> list[HistoryLine]:
-    """The oldest first; what cannot be read is left out."""
+def history_lines(
+    scalable: ScalableWorkload | None, scaled_object: ScaledObject | None, mask: Callable[[str], str] = str
+) -> list[HistoryLine]:
+    """The oldest first; what cannot be read is left out. `mask` takes out of texts what may not be seen."""
     found: Iterable[HistoryLine] = ()
     if scalable is not None:
         found = _decoded(scalable.status.history)
     elif scaled_object is not None:
         with suppress(UnicodeError, RecursionError):
             found = history_of(scaled_object.metadata.annotations)
-    return sorted(map(_cut, filter(_has_zone, [*found][-HISTORY:])), key=lambda each: each.at)
+    usable = filter(_has_zone, [*found][-HISTORY:])
+    return sorted((_cut(each, mask) for each in usable), key=lambda each: each.at)
 
 
 def _decoded(lines: Iterable[msgspec.Raw]) -> Iterable[HistoryLine]:
@@ -50,12 +53,12 @@ def _has_zone(line: HistoryLine | Keep) -> bool:
     return line.at.tzinfo is not None and 1970 < line.at.year < 9999
 
 
-def _cut(line: HistoryLine) -> HistoryLine:
+def _cut(line: HistoryLine, mask: Callable[[str], str]) -> HistoryLine:
     return HistoryLine(
         at=line.at.astimezone(UTC),
         state=_short(line.state, 20),
         reason=_short(line.reason, 60),
-        message=_short(line.message),
+        message=mask(_short(line.message)),
         by=_short(line.by),
     )
 

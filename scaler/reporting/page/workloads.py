@@ -6,7 +6,7 @@ keeps although they are idle.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
@@ -198,7 +198,3 @@ class Paged:
     @property
     def first(self) -> int:
         return (self.page - 1) * self.per_page + 1
-
-
-Visible = Callable[[str], bool]
-"""Whether what is in a namespace may be shown."""

@@ -18,14 +18,15 @@ from views_builders import QuotaCluster
 from scaler.decision.decision import Active
 from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import DecisionReason
+from scaler.reporting.page.access import PageAccess
 
 PATHS = ("/", "/workloads", "/pending", "/reallocations", "/policies", "/workloads/team-a/notebook", "/policies/all")
 
 
-def site() -> PageSite:
+def site(access: PageAccess | None = None) -> PageSite:
     """Two teams; a gang that waits, a suspended workload whose GPUs were given away, and a policy."""
     runs, gang = holding("runs", gpus=8, queue="queue"), workload("gang", gpus=16, queue="queue")
-    one = PageSite(QuotaCluster([cluster_queue("queue", gpus=16)], [runs, gang]))
+    one = PageSite(QuotaCluster([cluster_queue("queue", gpus=16)], [runs, gang]), access=access)
     one.workload(
         "team-a",
         "notebook",

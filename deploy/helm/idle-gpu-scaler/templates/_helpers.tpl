@@ -103,6 +103,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .Values.settings }}{{ with .http }}{{ with .wake }}true{{ end }}{{ end }}{{ end -}}
 {{- end }}
 
+{{/* Not empty where the API server is asked what users may do: whom a token is of, or whom a proxy names. */}}
+{{- define "scaler.reviews" -}}
+{{- include "scaler.wakes" . }}{{ with .Values.settings }}{{ with .page }}{{ with .userHeader }}true{{ end }}{{ end }}{{ end -}}
+{{- end }}
+
 {{/* The Leases of this release, as JSON. */}}
 {{- define "scaler.leases" -}}
 {{- $name := include "scaler.fullname" . -}}
