@@ -159,6 +159,10 @@ class Page:
             case "Network.responseReceivedExtraInfo":
                 self.wire.append(said["statusCode"])
 
+    def of(self, url: str) -> list[int]:
+        """How often this was fetched, by statuses."""
+        return [status for address, status in self.statuses if address == url]
+
     async def call(self, method: str, **parameters: Any) -> Json:
         return await self._browser.call(method, self._session, **parameters)
 

@@ -183,7 +183,7 @@ LABELS = {
     "verdict": "`Idle`, `Busy` or `Unknown`; empty where the GPUs were not judged.",
     "attributed": "`yes` for series that name a GPU and a pod, `no` for others.",
     "source": "`prometheus` or `dcgm`.",
-    "query": "Name of the signal, `demand`, or `scrape`.",
+    "query": "Name of the signal, `demand`, `page`, or `scrape`.",
     "outcome": "How it ended: `ok` or what went wrong. Of reallocated GPUs: `Admitted`, `Taken` or `Cancelled`. "
     "Of messages: `delivered`, `failed` or `expired`. Of hooks: `Succeeded`, `Failed`, `TimedOut` or `Outdated`.",
     "hook": "Name of a hook of the settings.",

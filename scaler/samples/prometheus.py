@@ -89,6 +89,7 @@ class PrometheusSource:
         )
         self._threads = background_threads("prometheus", config.concurrency)
         self._attempts: set[AbortableRequest] = set()
+        self._ranges_turn = asyncio.Lock()
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         """Every raw sample of the signal in (start, end]. Raises: ReadError."""
@@ -107,11 +108,12 @@ class PrometheusSource:
         return await self._ask(_Query(name="demand", promql=promql, at_ms=_unix_ms(at), decode=vector))
 
     async def ranges(self, promql: str, *, at: datetime) -> Sequence[RawSeries]:
-        """The series of a range vector, such as a subquery. Raises: ReadError."""
+        """The series of a range vector, such as a subquery. One at a time: samples come first. Raises: ReadError."""
         query = _Query(
             name="page", promql=promql, at_ms=_unix_ms(at), decode=lambda answer: [*matrix(answer, after_s=0.0)]
         )
-        return await self._ask(query)
+        async with self._ranges_turn:
+            return await self._ask(query)
 
     def query_of_pods(self, signal: Signal, *, namespace: str, pods: Collection[str], span: timedelta) -> list[str]:
         """The range selectors of the signal of these pods, for both conventions of exporters.

@@ -106,6 +106,28 @@ async def test_it_shows_what_changes_and_leaves_alone_what_the_reader_does(tmp_p
         assert page.complaints == []
 
 
+async def test_what_changed_while_it_was_loaded_is_not_missed(tmp_path: Path) -> None:
+    async with watched(tmp_path) as (browser, url, one), browser.page() as page:
+        changed: list[str] = []
+        fetched = page.heard
+
+        def change_at_once(method: str, said: Json) -> None:
+            if method == "Network.responseReceived" and not changed:
+                changed.append("newcomer")
+                one.workload("team-c", "newcomer", NOT_NEEDED, idle_since=at(-3000))
+                one.publish()
+                one.page._rendered.clear()
+            fetched(method, said)
+
+        browser._heard[page._session] = change_at_once
+        await page.open(url + "/")
+
+        async def is_there() -> bool:
+            return bool(await page.run("document.querySelector('main').textContent.includes('newcomer')"))
+
+        await settles(is_there)
+
+
 async def test_updates_can_be_paused(tmp_path: Path) -> None:
     async with watched(tmp_path) as (browser, url, one), browser.page() as page:
         await page.open(url + "/")
@@ -114,9 +136,9 @@ async def test_updates_can_be_paused(tmp_path: Path) -> None:
         assert await page.run("document.getElementById('live').textContent") == "PausedResume updates"
         one.workload("team-c", "newcomer", NOT_NEEDED, idle_since=at(-3000))
         one.publish()
-        asked = len(page.statuses)
+        asked = len(page.of(f"{url}/"))
         await asyncio.sleep(6)
-        assert len(page.statuses) == asked
+        assert len(page.of(f"{url}/")) == asked
         assert not await page.run("document.querySelector('main').textContent.includes('newcomer')")
 
 

@@ -5,6 +5,7 @@
   const live = document.getElementById("live");
   const main = document.querySelector("main");
   const every = 1000 * Math.max(1, Number(main.dataset.refresh) || 5);
+  const loaded = main.innerHTML;
   let tag = null;
   let paused = false;
   let ahead = 0; // by which the server's clock is ahead of this one
@@ -35,7 +36,7 @@
   function replace(text) {
     const page = new DOMParser().parseFromString(text, "text/html");
     const next = page.querySelector("main");
-    if (next === null) return;
+    if (next === null || (tag === null && next.innerHTML === loaded)) return;
     const opened = new Set([...main.querySelectorAll("details[open]")].map((each) => each.id));
     const focused = main.contains(document.activeElement) ? mark(document.activeElement) : null;
     for (const each of next.querySelectorAll("details")) each.open = opened.has(each.id);
@@ -71,8 +72,9 @@
       const found = got.headers.get("ETag");
       if (tag !== found || found === null) {
         const text = await got.text();
-        if (tag !== null && !paused && !isBusy()) replace(text);
-        if (tag === null || !isBusy()) tag = found;
+        if (paused || isBusy()) return;
+        replace(text);
+        tag = found;
       }
       label();
     } catch {
