@@ -15,10 +15,10 @@ def demo(
         bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
     ] = False,
     act: Annotated[
-        str, typer.Option("--act", help="Only one act: 'first', 'second' or 'third'.", show_default=False)
+        str, typer.Option("--act", help="Only one act: 'first', 'second', 'third' or 'fourth'.", show_default=False)
     ] = "",
 ) -> None:
-    """Tell the story on an embedded cluster, in three acts.
+    """Tell the story on an embedded cluster, in four acts.
 
     First, a gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back. Then
     three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them. Last, a

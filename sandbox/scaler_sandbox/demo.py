@@ -25,13 +25,15 @@ from scaler_sandbox.autoscaler import AutoscalerConfig
 from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, packaged
 from scaler_sandbox.prometheus import PrometheusProcess
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
-from scaler_sandbox.stories import cohort, provisioning
+from scaler_sandbox.stories import answers, cohort, provisioning
+from scaler_sandbox.stories.answers import AnswersStory
 from scaler_sandbox.stories.cohort import CohortStory
 from scaler_sandbox.stories.facts import ActOutcome, StoryEntry
 from scaler_sandbox.stories.hand_over import HandOverStory, manifests
 from scaler_sandbox.stories.provisioning import ProvisioningStory
 from scaler_sandbox.timeline import (
     FIRST_ACT,
+    FOURTH_ACT,
     SECOND_ACT,
     THIRD_ACT,
     DemoOutcome,
@@ -75,6 +77,10 @@ def _growing(stage: "RunningAct", tell: Tell, began: float) -> ProvisioningStory
     return ProvisioningStory(world=stage.world, scaler_address=stage.scaler_address, tell=tell, began=began)
 
 
+def _answers(stage: "RunningAct", tell: Tell, began: float) -> AnswersStory:
+    return AnswersStory(world=stage.world, scaler_address=stage.scaler_address, tell=tell, began=began)
+
+
 ACTS = {
     "first": Act(title="two gangs, one quota", introduction=FIRST_ACT, nodes=NODES, story=_hand_over),
     "second": Act(title="three teams in a cohort", introduction=SECOND_ACT, nodes=cohort.NODES, story=_cohort),
@@ -85,6 +91,7 @@ ACTS = {
         story=_growing,
         autoscaler=provisioning.AUTOSCALER,
     ),
+    "fourth": Act(title="an owner answers", introduction=FOURTH_ACT, nodes=answers.NODES, story=_answers),
 }
 
 
@@ -93,7 +100,8 @@ def run_demo(*, as_json: bool, source: str, serve: bool, act: str = "") -> int:
     if source not in ("dcgm", "prometheus"):
         raise ConfigurationError(f"--source {source!r}: write 'dcgm' or 'prometheus'")
     if act not in ("", *ACTS):
-        raise ConfigurationError(f"--act {act!r}: write 'first', 'second' or 'third', or leave it out for all")
+        known = "'first', 'second', 'third' or 'fourth'"
+        raise ConfigurationError(f"--act {act!r}: write {known}, or leave it out for all")
     logs.configure(level="error", style="text")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
         return runner.run(_demo(_timeline(as_json), acts=(act,) if act else ACTS, source=source, serve=serve))
@@ -190,6 +198,7 @@ def settings(kubeconfig: Path, more: dict[str, Any]) -> Settings:
         "trust": {"collectionInterval": f"{interval:g}s"},
         # So that dashboards have something to show; nothing in the story is held up by it.
         "metrics": {"prices": {"NVIDIA-A100*": 2.5}},
+        "reclaim.replanBackoff": "3s",
         "reclaim.budgets": [{"name": "a few at once", "atOnce": {"count": 8}}],
         "grpc.address": "127.0.0.1:0",
         "grpc.reflection": find_spec("grpc_reflection") is not None,

@@ -28,6 +28,10 @@ _STYLES = {
     "Deactivated": "yellow",
     "PodsGone": "dim",
     "OwnerWakes": "bold cyan",
+    "OwnerKeeps": "bold cyan",
+    "Kept": "cyan",
+    "KeepEnds": "yellow",
+    "History": "green",
     "Waking": "cyan",
     "ScaledToOne": "bold cyan",
     "Reactivated": "cyan",
@@ -179,6 +183,13 @@ THIRD_ACT = Text.assemble(
     ("\nA gang of 16 waits: 8 GPUs are idle, and 8 more do not exist yet.", "bold"),
     " Quota says it may have them all.\n",
     ("It is held until the last pod of those who gave way has ended, and the node that it lacks is there.\n", "dim"),
+)
+
+
+FOURTH_ACT = Text.assemble(
+    ("\nA notebook is idle and a gang waits, but its owner has a say.", "bold"),
+    " She is warned, and keeps it for a while.\n",
+    ("Then the gang gets its GPUs; the notebook comes back when they are free and no Workload waits.\n", "dim"),
 )
 
 

@@ -105,7 +105,8 @@ class Decision:
 
         A policy does for what was suspended for being idle, not for what its owner has scaled to 0.
         """
-        return _when_free(self.target, self.policy) if self.answer.reason is DecisionReason.SUSPENDED else ""
+        is_suspended = self.answer.reason is DecisionReason.SUSPENDED and self.target.phase is Phase.SUSPENDED
+        return _when_free(self.target, self.policy) if is_suspended else ""
 
     @property
     def noticeable_at(self) -> datetime | None:
@@ -418,8 +419,7 @@ _AWAITS_ROOM = {
 
 
 def _when_free(target: TargetState, policy: Policy) -> str:
-    if target.desired_replicas or target.phase is not Phase.SUSPENDED:
-        return ""
+    """What asks for it, also while its pods still end."""
     is_meant = policy.wake is WakeRule.WHEN_FREE and target.suspended_because in FOUND_IDLE
     by_policy = f"wake: WhenFree, from {policy.source_of('wake')}" if is_meant else ""
     return target.when_free_request or by_policy

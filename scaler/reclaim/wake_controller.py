@@ -70,5 +70,6 @@ class WakeController:
 
 def _asked_by(wish: WakeWish) -> str:
     if (on := wish.by_owner) is not None:
-        return f"{on.metadata.annotations.get(ASKED_BY) or 'its owner'}{BY_WHEN_FREE}"
+        by = on.metadata.annotations.get(ASKED_BY, "").removesuffix(BY_WHEN_FREE)
+        return f"{by or 'its owner'}{BY_WHEN_FREE}"
     return f"{wish.decision.policy.source_of('wake')}{BY_WHEN_FREE}"

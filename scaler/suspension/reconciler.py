@@ -29,7 +29,10 @@ from scaler.decision.scale_subresources import is_scalable_workload, scalable_wo
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
 from scaler.decision.workloads import (
     ASKED_BY,
+    EXCLUDE,
     HISTORY_ANNOTATION,
+    KEEP_FOR,
+    KEEP_UNTIL,
     WAKE_ANNOTATION,
     WARNED_AT,
     is_when_free,
@@ -287,7 +290,7 @@ class SuspensionReconciler:
             workload,
             decision,
             is_evaluated=is_evaluated,
-            asked_by=self._asked_by(scalable),
+            asked_by=self._asked_by(scalable, decision),
             now=self._clock(),
             scaled_by=self._cluster.scaled_object_of(scalable),
             permits_warning=lambda: self._permits_warning(self._cluster.scaled_object_of(scalable)),
@@ -321,11 +324,14 @@ class SuspensionReconciler:
     def _permits_warning(self, scaled_object: ScaledObject | None) -> bool:
         return self.budgets is None or scaled_object is None or self.budgets.permits_warning(scaled_object.metadata.key)
 
-    def _asked_by(self, scalable: ScalableWorkload) -> str:
-        """Who has asked for what its annotations say, as far as they say so."""
+    def _asked_by(self, scalable: ScalableWorkload, decision: Decision | None) -> str:
+        """Who has asked for what it is kept or woken for, as far as annotations beside that request say so."""
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
         objects = [scalable.metadata, *(x.metadata for x in self._cluster.scaled_objects.by_index("target", target))]
-        return next((by for each in objects if (by := each.annotations.get(ASKED_BY))), "")
+        is_woken = decision is not None and decision.answer.reason is DecisionReason.WAKING
+        requests = {WAKE_ANNOTATION} if is_woken else {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
+        asking = [each for each in objects if each.annotations.keys() & requests] or objects
+        return next((by for each in asking if (by := each.annotations.get(ASKED_BY))), "")
 
     # ------------------------------------------------------------------------------------------------ wake annotations
 

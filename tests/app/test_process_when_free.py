@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from app.cli.command import command_beside
 from app.sandbox_team import TEAM, TRIGGER, Team, team
 from running_scaler import fetch, metric
 from scaler_sandbox.job_manifests import scaling
@@ -23,6 +24,8 @@ async def test_idle_workloads_make_room_for_a_gang_and_come_back_when_it_is_done
         await until(
             lambda: _stays(scaler.http_port, "a", "it needs 2 nvidia.com/gpu; free for ClusterQueue cq: nothing")
         )
+        told = await command_beside("explain", f"{TEAM}/a", "--server", f"http://127.0.0.1:{scaler.http_port}")
+        assert "stays suspended: it needs 2 nvidia.com/gpu" in told.out, told
         await ours.submits("next", gpus=4)
         await ours.world.delete(JOB, TEAM, "gang")
         await ours.sees(lambda: ours.is_admitted("next"), "the admission of the gang that waits")

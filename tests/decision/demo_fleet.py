@@ -44,6 +44,8 @@ from scaler.samples.source import RawSeries, SignalReading, VectorSample
 
 ACT_SECONDS = 8 * 3600.0
 """From the begin of an act to that of the next."""
+_PLAYED = ("first", "second", "third")
+"""The acts that there were when weeks were recorded."""
 _LEAVING_SECONDS = 600.0
 _KEPT_SECONDS = 2 * 3600.0
 _METRICS = [signal.metrics[0] for signal in DEFAULT_SIGNALS]
@@ -176,7 +178,7 @@ class DemoFleet:
 
     async def _live(self) -> None:
         for number in count():
-            act = [*ACTS.values()][number % len(ACTS)]
+            act = ACTS[_PLAYED[number % len(_PLAYED)]]
             self.cluster.begin(act.nodes)
             stage: Any = SimpleNamespace(world=self.cluster, scaler_address="scaler:9090")
             story: Any = act.story(stage, lambda _: None, 0.0)

@@ -431,6 +431,19 @@ async def test_a_keep_for_counts_from_when_the_leader_sees_it(cluster, leader, r
     assert await annotations() == {"idlegpu.io/keep-until": end}, "it does not begin again"
 
 
+async def test_who_woke_a_workload_is_named_beside_the_request_and_not_whoever_kept_it_before(running, leader, cluster):
+    await running.is_scaled_by({})
+    await cluster.annotate(SCALABLE_WORKLOAD, NAME, "idlegpu.io/keep-until", "2020-01-01T00:00:00Z")
+    await cluster.annotate(SCALABLE_WORKLOAD, NAME, "idlegpu.io/asked-by", "anna")
+    await cluster.annotate(SCALED_OBJECT, NAME, "idlegpu.io/wake", "true")
+    await cluster.annotate(SCALED_OBJECT, NAME, "idlegpu.io/asked-by", "IdlePolicy/a, WhenFree")
+    for reason, by in ((DecisionReason.KEPT, "anna"), (DecisionReason.WAKING, "IdlePolicy/a, WhenFree")):
+        leader.decides(decision(Active(reason=reason, message="m")))
+        await leader.reconciles()
+        await until(leader.is_current)
+        assert (await cluster.status())["history"][-1]["by"] == by
+
+
 async def test_keeps_are_limited_by_the_policy_and_recorded_on_the_scaled_object(running, leader, cluster):
     """Those of the ScaledObject, and those of the Workload, together."""
     await running.is_scaled_by({})
