@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from app.sandbox_team import HURRIED, TEAM, Team, team
+from running_scaler import metric
 from scaler_sandbox.job_manifests import manifest, scaled_object
 from small_cluster import until
 from switched_kinds import (
@@ -67,21 +68,27 @@ async def ours(tmp_path: Path) -> AsyncIterator[Team]:
 
 
 async def test_an_idle_notebook_is_suspended_and_its_users_start_is_not_undone(ours: Team) -> None:
-    async with ours.scaler():
+    async with ours.scaler() as scaler:
         await ours.world.apply([notebook("bench", TEAM)])
         await scale(ours, NOTEBOOK, "bench", warmUp="3s")
         await ours.sees(lambda: is_at(ours, "bench", "Suspended", 0), "an idle Notebook at 0")
         assert ours.status("bench")["state"] == "Suspended"
         assert not ours.world.all(POD, TEAM)
         assert NOTEBOOK_STOPPED in await annotations(ours, NOTEBOOK, "bench")
+        await until(lambda: is_counted(scaler.http_port, "suspensions_total", reason="GPUsIdle"))
 
         await annotate(ours, NOTEBOOK, "bench", NOTEBOOK_STOPPED, None)
         await ours.sees(lambda: is_at(ours, "bench", "Running", 1), "KEDA's 1 after a start from the dashboard")
         await asyncio.sleep(1.5)
         assert is_at(ours, "bench", "Running", 1), "its warm-up counts from the new pod"
+        await until(lambda: is_counted(scaler.http_port, "suspended_to_resumed_seconds_count"))
         assert NOTEBOOK_STOPPED not in await annotations(ours, NOTEBOOK, "bench")
 
         await ours.sees(lambda: is_at(ours, "bench", "Suspended", 0), "idle again, suspended again")
+
+
+async def is_counted(port: int, name: str, **labels: str) -> bool:
+    return await metric(port, f"idle_gpu_scaler_{name}", **labels) == 1
 
 
 async def test_what_its_user_has_stopped_stays_so(ours: Team) -> None:

@@ -27,6 +27,7 @@ from scaler.decision.describe import prevailing
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.inputs import JudgedRows
 from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.switches import switch_of
 from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase
 from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
@@ -77,6 +78,8 @@ class TargetUsage:
     at: datetime
     is_paused: bool = False
     """Whether KEDA does not scale it to 0, whatever the answer is."""
+    is_switched: bool = False
+    """Whether it is stopped by a switch of its own, and no Kueue Workload shows that."""
 
     @property
     def idle_seconds(self) -> float | None:
@@ -352,8 +355,13 @@ class GpuUsageReader:
                     peaks=_highest(tally.peaks.get(each, {}) for each in judged),
                     at=evaluation.at,
                     is_paused=self._is_paused(key),
+                    is_switched=self._is_switched(namespace, entry.target),
                 )
         return [*found.values()]
+
+    def _is_switched(self, namespace: str, target: ScaleTargetRef) -> bool:
+        scalable = self.cluster.scalable_workloads.get(namespace, target.name) if is_scalable_workload(target) else None
+        return scalable is not None and switch_of(scalable.spec.job_ref) is not None
 
     def _queue_of(self, namespace: str, target: ScaleTargetRef) -> str:
         """Whether or not it runs; empty for what Kueue does not manage, or not as one Workload."""

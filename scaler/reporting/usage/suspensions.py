@@ -3,7 +3,8 @@
 | of                                 | a suspension is                       | a return is                     |
 |------------------------------------|---------------------------------------|---------------------------------|
 | a ScalableWorkload                 | its Workload inactive, with our note  | that Workload active again      |
-| what KEDA scales itself            | desired replicas 0 at an evaluation   | desired replicas 1 again        |
+| what KEDA scales itself; Notebooks | desired replicas 0 at an evaluation   | desired replicas 1 again        |
+| and InferenceServices              |                                       |                                 |
 
 Laws:
 
@@ -11,8 +12,8 @@ Laws:
 * One suspension counts once, however often Kueue recreates the Workload and it is deactivated again.
 * Which gang got the GPUs is known only of those that a plan took: its ledger says so. A gang that is admitted after a
   suspension by policy may have got GPUs that were free anyway.
-* Nothing is written on Deployments, StatefulSets and the like, so what was at 0 when this process began is not known to
-  have been suspended by us.
+* Of Deployments, Notebooks and the like, what was at 0 when this process began is not known to have been suspended by
+  us.
 """
 
 from collections import Counter
@@ -120,7 +121,7 @@ def _idle_for(note: SuspendedAnnotation, at: datetime) -> timedelta | None:
     return max(timedelta(0), at - note.idle_since)
 
 
-# ------------------------------------------------------------------------------------------ what KEDA scales itself
+# ------------------------------------------------------------------------------------------ what has no Workload
 
 
 class _Running(NamedTuple):
@@ -139,7 +140,7 @@ class _AtZero(NamedTuple):
 
 @dataclass(kw_only=True)
 class ScaledDown:
-    """Suspensions and returns of what KEDA scales itself, from one evaluation to the next."""
+    """Suspensions and returns of what has no Kueue Workload that shows them, from one evaluation to the next."""
 
     _running: dict[TargetLabels, _Running] = field(default_factory=dict, init=False)
     _at_zero: dict[TargetLabels, _AtZero] = field(default_factory=dict, init=False)
@@ -157,7 +158,7 @@ class ScaledDown:
 
     def follow(self, usage: FleetUsage, metrics: FleetMetrics) -> None:
         """Count what has happened since the usage before."""
-        scaled = [each for each in usage.workloads if each.title.kind != SCALABLE_WORKLOAD.kind]
+        scaled = [each for each in usage.workloads if each.is_switched or each.title.kind != SCALABLE_WORKLOAD.kind]
         there = {each.title for each in scaled}
         self._running = {title: each for title, each in self._running.items() if title in there}
         self._at_zero = {title: each for title, each in self._at_zero.items() if title in there}

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -243,6 +244,10 @@ def seen(answer: Answer, *, replicas: int = 1, gpus: int = 4, kind: str = "Deplo
     return TargetUsage(title=title, decision=made, states=states, peaks={}, at=NOON)
 
 
+def notebook(answer: Answer, **seen_as: Any) -> TargetUsage:
+    return replace(seen(answer, kind="ScalableWorkload", **seen_as), is_switched=True)
+
+
 AT_ZERO = seen(ASLEEP, replicas=0, gpus=0)
 SCALED_DOWN = {
     # idle for 30 min when it was last seen, and for 31 when it was at 0
@@ -279,6 +284,14 @@ SCALED_DOWN = {
     "a ScalableWorkload: its Workload shows it": (
         [(0, seen(INACTIVE, kind="ScalableWorkload")), (60, seen(ASLEEP, replicas=0, kind="ScalableWorkload"))],
         [],
+        0,
+    ),
+    "a Notebook: only its ScalableWorkload shows it": (
+        [(0, notebook(INACTIVE)), (60, notebook(ASLEEP, replicas=0, gpus=0)), (360, notebook(ACTIVE))],
+        [
+            Suspended(namespace="team-a", reason="GPUsIdle", gpus=4, idle_for=minutes(31)),
+            Resumed(namespace="team-a", reason="GPUsIdle", after=minutes(5)),
+        ],
         0,
     ),
 }
