@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from scaler_sandbox import demo
-from scaler_sandbox.job_manifests import deployment, scaled_object
+from scaler_sandbox.job_manifests import deployment, job, manifest, scaled_object
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account
 from scaler_sandbox.sandbox import Sandbox
@@ -18,9 +18,13 @@ from small_cluster import until
 
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
+    CLUSTER_IDLE_POLICY,
     DEPLOYMENT,
+    IDLE_POLICY,
     JOB,
+    JOB_KINDS,
     LEADER_WORKER_SET,
+    LOCAL_QUEUE,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
     STATEFUL_SET,
@@ -32,15 +36,18 @@ from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attrib
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""
 
-OF_OTHERS = frozenset({RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES, RuleUser.SWITCHES})
 SELDOM = {
-    # This story has no IdlePolicy and no Notebook: tests/attachment, tests/app/test_process_switches.py.
+    # Here is no Notebook: tests/app/test_process_switches.py.
     *(
-        (ask.verb, ask.group, ask.resource + (f"/{ask.subresource}" if ask.subresource else ""))
+        (ask.verb, ask.group, ask.resource)
         for rule in REQUIRED_RULES
-        if rule.part in OF_OTHERS
+        if rule.part is RuleUser.SWITCHES
         for ask in attributes_of(rule, targets=frozenset(), lease_namespace=NAMESPACE)
     ),
+    # Nor a job of another kind, nor a policy that KEDA scales for: tests/attachment, tests/test_readme.py.
+    *((verb, each.group, each.plural) for each in JOB_KINDS if each != JOB for verb in ("list", "watch")),
+    *((verb, LEADER_WORKER_SET.group, LEADER_WORKER_SET.plural) for verb in ("list", "watch")),
+    *((verb, SCALED_OBJECT.group, SCALED_OBJECT.plural) for verb in ("create", "delete")),
     ("get", LEADER_WORKER_SET.group, "leaderworkersets/scale"),
     # Where the process died between making a PodTemplate and its request: tests/loops, restarts at every write.
     ("get", "", "podtemplates"),
@@ -84,6 +91,23 @@ async def wake(world: Sandbox, resource: Resource, name: str) -> None:
     await until(is_heard)
 
 
+async def follow_policies(world: Sandbox) -> None:
+    """A job is attached by a policy, and detached."""
+    chosen = {"selector": {"labels": {"matchLabels": {"attached": "yes"}}}, "actuator": "Direct"}
+    nothing = {"selector": {"kinds": ["None"]}}
+    await world.apply(
+        [manifest(CLUSTER_IDLE_POLICY, "none", spec=nothing), manifest(IDLE_POLICY, "a", TEAMS, spec=chosen)]
+    )
+    queue = next(iter(await world.read_all(LOCAL_QUEUE, TEAMS)))["metadata"]["name"]
+    attached = job("attached", TEAMS, queue, gpus=1)
+    attached["metadata"]["labels"]["attached"] = "yes"
+    await world.apply(attached)
+    name = "job-attached"
+    await until(lambda: (world.find(SCALABLE_WORKLOAD, TEAMS, name) or {}).get("status", {}).get("phase"))
+    await world.delete(IDLE_POLICY, TEAMS, "a")
+    await until(lambda: world.find(SCALABLE_WORKLOAD, TEAMS, name) is None)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> None:
@@ -102,6 +126,7 @@ async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> N
         first, second = sorted(story.victims)
         for resource, name in ((SCALED_OBJECT, first), (SCALABLE_WORKLOAD, second), (SCALABLE_WORKLOAD, second)):
             await wake(stage.world, resource, name)
+        await follow_policies(stage.world)
         # What was asked for on the gang's behalf goes with it.
         gang = stage.world.workload_of(JOB, TEAMS, story.gang)
         assert gang is not None
