@@ -21,7 +21,6 @@ from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
 from scaler.decision.workloads import EXCLUDE, KEEP_UNTIL, MARK_PREFIX, NOTIFY_ANNOTATION, keep_overrides
 from scaler.errors import MetadataError
 
-KEDA = "KEDA"
 _PREFIX = "idlegpu.io/"
 _UNREADABLE = datetime.max.replace(tzinfo=UTC)
 _NEVER = datetime.min.replace(tzinfo=UTC)

@@ -8,11 +8,10 @@ from typing import Any
 
 import msgspec
 
-from scaler.attachment.actuators import KEDA
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
 from scaler.decision.workloads import NOTIFY_ANNOTATION
 from scaler.kube.objects.core import Json, ObjectMeta
-from scaler.kube.objects.direct_scaling import DIRECT
+from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource

@@ -427,7 +427,7 @@ class Evaluator:
     def _when_free(self, scaled_object: ScaledObject) -> str:
         """What requests that for when there is room, in words; empty where nothing does."""
         metadata = scaled_object.metadata
-        return when_free_request(metadata.annotations, where=f"ScaledObject {metadata.name}")
+        return when_free_request(metadata.annotations, where=f"{scaled_object.resource.kind} {metadata.name}")
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         if isinstance(scaled_object, DirectScaling):

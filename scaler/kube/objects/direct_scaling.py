@@ -11,8 +11,8 @@ from scaler.kube.objects.keda import ScaledObject, ScaledObjectSpec, ScaleTarget
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
 from scaler.kube.objects.sharing import shared
 
-DIRECT = "Direct"
-"""The actuator of what the leader scales itself."""
+KEDA, DIRECT = "KEDA", "Direct"
+"""The actuators: KEDA, or the leader itself."""
 
 
 class DirectScaling(ScaledObject, frozen=True):

@@ -260,3 +260,7 @@ class IdlePolicy(Struct, frozen=True):
     metadata: ObjectMeta
     spec: IdlePolicySpec = IdlePolicySpec()
     status: IdlePolicyStatus = IdlePolicyStatus()
+
+
+class ClusterIdlePolicy(IdlePolicy, frozen=True):
+    """Where both kinds are told apart by type."""

@@ -35,6 +35,8 @@ class RequiredKind(NamedTuple):
 _OK, _WARN, _FAIL = Severity
 _OWN_CRDS = "kubectl apply --server-side -f deploy/crds"
 _KUEUE = "install a Kueue that serves kueue.x-k8s.io/v1beta2, or go without: Deployments and the like need none"
+_NO_KEDA = "only ScalableWorkloads with actuator Direct are scaled"
+_KEDA = "install KEDA 2.18 or newer, or go without: set actuator to Direct in IdlePolicies and ScalableWorkloads"
 _AUTOSCALER = (
     "install Cluster Autoscaler's definition, with an autoscaler that answers it, if nodes are to be asked for"
 )
@@ -43,7 +45,7 @@ _NO_PLANS = "no plan can be made for gangs that wait"
 _NO_QUOTA_IN_COMMON = "ClusterQueues with a cohortName have no quota in common but by that name"
 _NO_CHECK = "nothing keeps a gang from starting on GPUs whose pods still end"
 REQUIRED_KINDS = (
-    RequiredKind((kinds.SCALED_OBJECT,), _FAIL, "no ScaledObject calls the scaler", "install KEDA 2.18 or newer"),
+    RequiredKind((kinds.SCALED_OBJECT,), _WARN, _NO_KEDA, _KEDA),
     RequiredKind((kinds.SCALABLE_WORKLOAD,), _FAIL, "no Kueue Workload can be scaled", _OWN_CRDS),
     RequiredKind((kinds.RECLAIM_POLICY,), _FAIL, "AdmissionChecks of ours cannot have parameters", _OWN_CRDS),
     RequiredKind((kinds.WORKLOAD,), _WARN, "there is nothing that a ScalableWorkload could suspend", _KUEUE),

@@ -40,6 +40,7 @@ _AT_ONCE = 8
 _SHARED = frozenset(
     {
         kinds.ADMISSION_CHECK,
+        kinds.CLUSTER_IDLE_POLICY,
         kinds.RECLAIM_POLICY,
         kinds.CLUSTER_QUEUE,
         kinds.COHORT,
@@ -47,7 +48,7 @@ _SHARED = frozenset(
         kinds.RESOURCE_FLAVOR,
     }
 )
-"""What only plans and checks need, which there are none of where only some namespaces are watched."""
+"""What belongs to the whole cluster, which there are none of where only some namespaces are watched."""
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from scaler.decision.trigger_metadata import parse_metadata
 from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.idleness.policy import Overrides, Policy, resolve
 from scaler.kube.objects import resources as kinds
-from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
+from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
@@ -34,6 +34,8 @@ TYPES_READ: Mapping[type, tuple[Resource, Topic]] = {
     Workload: (kinds.WORKLOAD, Topic.QUEUES),
     ScaledObject: (kinds.SCALED_OBJECT, Topic.SCALED_OBJECTS),
     ScalableWorkload: (kinds.SCALABLE_WORKLOAD, Topic.SCALED_OBJECTS),
+    IdlePolicy: (kinds.IDLE_POLICY, Topic.SCALED_OBJECTS),
+    ClusterIdlePolicy: (kinds.CLUSTER_IDLE_POLICY, Topic.SCALED_OBJECTS),
     Service: (kinds.SERVICE, Topic.SCALED_OBJECTS),
     Node: (kinds.NODE, Topic.CHECKS),
 }

@@ -1,4 +1,4 @@
-"""Does KEDA treat the ScaledObjects that name this scaler as it has to?"""
+"""Does KEDA treat the ScaledObjects that name this scaler as it has to, and what is scaled without it?"""
 
 import re
 from collections.abc import Iterator
@@ -9,19 +9,22 @@ from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.keda.call_credentials import split_address
-from scaler.kube.objects.core import condition
-from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.core import ObjectMeta, condition
+from scaler.kube.objects.direct_scaling import DIRECT, KEDA
+from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service, Trigger
 from scaler.reporting.doctor.facts import DoctorInputs, Listing
-from scaler.reporting.doctor.findings import Finding, Subject, Topic
+from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 
 _IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d+)")
 """A Service's address as pods of the cluster write it."""
+_LISTED = 10
 
 
 def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
     ours, about = facts.own_triggers(), Subject(Topic.SCALED_OBJECTS)
-    if not ours and facts.has_all(ScaledObject):
+    yield from _without_keda(facts)
+    if not ours and facts.has_all(ScaledObject) and not _direct(facts):
         yield about.warn(
             "None",
             "no ScaledObject has a trigger of type external or external-push that names this scaler",
@@ -36,6 +39,44 @@ def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
         yield from _of_address(address, facts)
     if fine:
         yield about.ok("Fine", f"{fine} of {len(ours)} that name this scaler are as they have to be")
+
+
+def _direct(facts: DoctorInputs) -> list[ScalableWorkload]:
+    return [each for each in facts.of(ScalableWorkload) if each.spec.actuator == DIRECT]
+
+
+def _without_keda(facts: DoctorInputs) -> Iterator[Finding]:
+    direct = _direct(facts)
+    for each in direct:
+        found = condition(each.status.conditions, DIRECT)
+        if found is not None and found.status == "False":
+            about = Subject(Topic.SCALED_OBJECTS, f"ScalableWorkload {'/'.join(each.metadata.key)}")
+            yield about.warn(found.reason, found.message, "correct what it says")
+    if direct:
+        yield Subject(Topic.SCALED_OBJECTS).ok(
+            "Direct", f"{len(direct)} ScalableWorkloads are to be scaled without KEDA"
+        )
+    listed = facts.listings.get(ScaledObject)
+    if isinstance(listed, Unread) and listed.is_absent:
+        yield from _needs_keda(facts)
+
+
+def _needs_keda(facts: DoctorInputs) -> Iterator[Finding]:
+    """What is not scaled. An IdlePolicy that does not say by what may be completed by a ClusterIdlePolicy that does."""
+    of_cluster = facts.of(ClusterIdlePolicy)
+    said = {"", KEDA} if not any(each.spec.actuator == DIRECT for each in of_cluster) else {KEDA}
+    needing: dict[str, list[ObjectMeta]] = {
+        "ScalableWorkloads": [each.metadata for each in facts.of(ScalableWorkload) if each.spec.actuator != DIRECT],
+        "IdlePolicies": [each.metadata for each in facts.of(IdlePolicy) if each.spec.actuator in said],
+        "ClusterIdlePolicies": [each.metadata for each in of_cluster if each.spec.actuator != DIRECT],
+    }
+    for kinds, found in needing.items():
+        if found:
+            names = ", ".join("/".join(filter(None, each.key)) for each in found[:_LISTED])
+            more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+            what = f"KEDA is not installed, and their actuator is KEDA: {names}{more}"
+            do = "set actuator to Direct, or install KEDA"
+            yield Subject(Topic.SCALED_OBJECTS, kinds).fail("NeedsKEDA", what, do)
 
 
 def _of_scaled_object(scaled_object: ScaledObject, trigger: Trigger, facts: DoctorInputs) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ import pytest
 
 from scaler.decision.workloads import NotifyTargets
 from scaler.idleness.policy import Overrides, Reclaim
-from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
+from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
@@ -143,7 +143,7 @@ KINDS = {
     "everything is served": ({}, ""),
     "no Kueue at all, which Deployments do not need": ({"kueue.x-k8s.io": {}}, "warn NotServed"),
     "a Kueue that is too old": ({"kueue.x-k8s.io": {"v1beta1": {"Workload"}}}, "fail VersionNotServed, warn NotServed"),
-    "no KEDA": ({"keda.sh": {}}, "fail NotServed"),
+    "no KEDA, without which actuator Direct does": ({"keda.sh": {}}, "warn NotServed"),
     "our own definitions are missing": ({"idlegpu.io": {}}, "fail NotServed"),
     "an older autoscaler's ProvisioningRequest will do": (
         {"autoscaling.x-k8s.io": {"v1beta1": {"ProvisioningRequest"}}},
@@ -596,6 +596,43 @@ SCALED = {
     "a Deployment that is suspended by time": ({"target": "Deployment"}, ""),
     "a target that does not exist": ({"name": "gone"}, "fail TargetNotFound"),
 }
+
+
+def direct(name="notebook", **status):
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": name}
+    return made(ScalableWorkload, name, "team", spec={"jobRef": job, "actuator": "Direct"}, status=status)
+
+
+def idle(name, namespace="", actuator=""):
+    return made(IdlePolicy if namespace else ClusterIdlePolicy, name, namespace, spec={"actuator": actuator})
+
+
+WITHOUT_KEDA = {
+    "nothing is to be scaled": ([], "warn None"),
+    "one that is scaled directly": ([direct()], ""),
+    "one that waits for KEDA": ([direct(), scalable("other")], "fail NeedsKEDA ScalableWorkloads"),
+    "policies that need KEDA": (
+        [direct(), idle("mine", "team", "KEDA"), idle("silent", "team"), idle("all", actuator="KEDA")],
+        "fail NeedsKEDA ClusterIdlePolicies, fail NeedsKEDA IdlePolicies",
+    ),
+    "a policy that is completed by the cluster's": (
+        [direct(), idle("silent", "team"), idle("all", actuator="Direct")],
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize(("objects", "expected"), WITHOUT_KEDA.values(), ids=WITHOUT_KEDA.keys())
+def test_without_keda_what_needs_it_is_named(objects, expected):
+    absent = unread(facts(*objects), ScaledObject, Unread("404", is_absent=True))
+    found = [each for each in diagnose(absent, NOW) if each.topic is Topic.SCALED_OBJECTS and each.severity is not OK]
+    assert ", ".join(sorted(f"{each.severity} {each.check} {each.where}".strip() for each in found)) == expected
+
+
+def test_with_keda_nothing_needs_it_in_vain_and_what_is_not_scaled_directly_says_why():
+    status = {"conditions": [{"type": "Direct", "status": "False", "reason": "ScaledByKEDA", "message": "of it"}]}
+    inputs = facts(scalable("other"), direct(**status), idle("all"))
+    assert problems(inputs, Topic.SCALED_OBJECTS, named=True) == "warn ScaledByKEDA team/notebook"
 
 
 @pytest.mark.parametrize(("spec", "expected"), SCALED.values(), ids=SCALED.keys())
