@@ -3,16 +3,21 @@
 with SmtpStub() as stub:
     stub.url      # smtp://127.0.0.1:41235
     stub.mails    # every mail that was accepted, in order
+
+`tls` makes it serve TLS only (smtps), `starttls` lets clients turn it on and takes nothing before that.
 """
 
+import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
 from typing import Any, Self
+from urllib.parse import quote
 
 from aiosmtpd.controller import Controller
-from aiosmtpd.smtp import Envelope
+from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 from prometheus_server import free_port
 
 
@@ -22,6 +27,12 @@ class SmtpStub:
     mails: list[EmailMessage] = field(default_factory=list)
     recipients: list[list[str]] = field(default_factory=list)
     """As the envelopes have them."""
+    tls: ssl.SSLContext | None = None
+    starttls: ssl.SSLContext | None = None
+    password: str = ""
+    """Of user `scaler`, who has to log in then."""
+    log_ins: list[str] = field(default_factory=list)
+    """Passwords that were tried."""
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Envelope) -> str:  # noqa: N802 - as aiosmtpd calls it
         content = envelope.content
@@ -34,8 +45,23 @@ class SmtpStub:
             self.recipients.append(list(envelope.rcpt_tos))
         return said
 
+    def _authenticate(self, *given: Any) -> AuthResult:
+        login: LoginPassword = given[-1]
+        self.log_ins.append(login.password.decode())
+        is_right = (login.login, login.password) == (b"scaler", self.password.encode())
+        return AuthResult(success=is_right, handled=False)
+
     def __enter__(self) -> Self:
-        self._controller = Controller(self, hostname="127.0.0.1", port=free_port())  # type: ignore[no-untyped-call]
+        more: dict[str, Any] = {"tls_context": self.starttls, "require_starttls": True} if self.starttls else {}
+        if self.password:
+            more |= {
+                "auth_required": True,
+                "authenticator": self._authenticate,
+                "auth_require_tls": bool(self.starttls),
+            }
+        self._controller = _Controller(
+            self, hostname="127.0.0.1", port=free_port(), ssl_context=self.tls, server_hostname="stub", **more
+        )  # type: ignore[no-untyped-call]
         self._controller.start()  # type: ignore[no-untyped-call]
         return self
 
@@ -44,4 +70,20 @@ class SmtpStub:
 
     @property
     def url(self) -> str:
-        return f"smtp://127.0.0.1:{self._controller.port}"
+        scheme = "smtps" if self.tls else "smtp+starttls" if self.starttls else "smtp"
+        user = f"scaler:{quote(self.password, safe='')}@" if self.password else ""
+        return f"{scheme}://{user}localhost:{self._controller.port}"
+
+
+class _Controller(Controller):
+    def _trigger_server(self) -> None:
+        """As aiosmtpd does, which would use the server's own TLS context for that."""
+        with socket.create_connection((self.hostname, self.port), 5) as client:
+            if self.ssl_context is not None:
+                client = _UNVERIFIED.wrap_socket(client)
+            client.recv(1)
+
+
+_UNVERIFIED = ssl.create_default_context()
+_UNVERIFIED.check_hostname = False
+_UNVERIFIED.verify_mode = ssl.CERT_NONE

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from email.message import EmailMessage
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from builders import NOON
 from http_stub import HttpStub, Received, Reply, Wire
 from smtp_stub import SmtpStub
@@ -150,6 +152,60 @@ async def test_a_refused_mail_is_an_error(tmp_path: Path, answer: str) -> None:
     with SmtpStub(refuse) as stub, pytest.raises(SendError, match=answer[:3]):
         await send(mail_target(tmp_path, stub.url))
     assert stub.mails == []
+
+
+AUTHORITY = trustme.CA()
+
+
+def server_context(*names: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    AUTHORITY.issue_cert(*names).configure_cert(context)
+    return context
+
+
+@pytest.fixture
+def ca_file(tmp_path: Path) -> Path:
+    file = tmp_path / "ca.pem"
+    AUTHORITY.cert_pem.write_to_path(str(file))
+    return file
+
+
+@pytest.mark.parametrize("how", ["tls", "starttls"])
+async def test_a_mail_goes_over_tls_to_a_server_that_its_authority_has_signed(
+    tmp_path: Path, ca_file: Path, how: str
+) -> None:
+    """Also the password, in which special characters are escaped."""
+    with SmtpStub(password="p@ss/w:rd%", **{how: server_context("localhost")}) as stub:
+        await send(mail_target(tmp_path, stub.url, ca_file=ca_file))
+    assert [mail["Message-ID"] for mail in stub.mails] == ["<id-1@example.com>"]
+    assert stub.log_ins == ["p@ss/w:rd%"]
+
+
+@pytest.mark.parametrize("how", ["tls", "starttls"])
+@pytest.mark.parametrize(("name", "knows_authority"), [("elsewhere.example.com", True), ("localhost", False)])
+async def test_a_server_that_cannot_prove_who_it_is_gets_nothing(
+    tmp_path: Path, ca_file: Path, how: str, name: str, knows_authority: bool
+) -> None:
+    trusted = ca_file if knows_authority else None
+    stub = SmtpStub(password="secret", **{how: server_context(name)})
+    with stub, pytest.raises(SendError, match="SSLCertVerificationError"):
+        await send(mail_target(tmp_path, stub.url, ca_file=trusted))
+    assert (stub.mails, stub.log_ins) == ([], [])
+
+
+@pytest.mark.parametrize("scheme", ["smtps", "smtp+starttls"])
+async def test_a_server_without_tls_is_not_used_in_clear(tmp_path: Path, ca_file: Path, scheme: str) -> None:
+    with SmtpStub(password="secret") as stub, pytest.raises(SendError, match=r"SSLError|SMTPNotSupportedError"):
+        await send(mail_target(tmp_path, stub.url.replace("smtp:", f"{scheme}:"), ca_file=ca_file))
+    assert (stub.mails, stub.log_ins) == ([], [])
+
+
+async def test_a_wrong_password_is_an_error_without_it(tmp_path: Path, ca_file: Path) -> None:
+    stub = SmtpStub(password="right", starttls=server_context("localhost"))
+    with stub, pytest.raises(SendError, match="535") as error:
+        await send(mail_target(tmp_path, stub.url.replace("right", "wrong"), ca_file=ca_file))
+    assert stub.mails == []
+    assert "wrong" not in str(error.value)
 
 
 # -------------------------------------------------------------------------------------------------------------- Apprise
