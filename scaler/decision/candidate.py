@@ -189,12 +189,18 @@ def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
         return []
 
 
-def suspended_at(history: Sequence[HistoryLine]) -> datetime | None:
-    """When it was suspended last, as far as that is told; None where it is not."""
-    return next((line.at for line in reversed(history) if line.state in _DOWN), None)
+def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime | None:
+    """When it was suspended last; of one that `is_down`, this time. None where that is not told, or not yet."""
+    for line in reversed(history):
+        if line.state in _DOWN:
+            return line.at
+        if is_down and line.state in _UP:
+            return None
+    return None
 
 
 _DOWN = frozenset({CandidateState.SUSPENDING, CandidateState.SUSPENDED})
+_UP = frozenset({CandidateState.BUSY, CandidateState.IDLE, CandidateState.WARNED, CandidateState.OBSERVING})
 
 
 class WakeCause(StrEnum):

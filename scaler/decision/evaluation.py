@@ -412,7 +412,7 @@ class Evaluator:
             wake_request=self._wake(scaled_object, None),
             when_free_request=self._when_free(scaled_object),
             warned_at=warned_at(scaled_object.metadata.annotations),
-            suspended_at=suspended_at(history_of(scaled_object.metadata.annotations)),
+            suspended_at=suspended_at(history_of(scaled_object.metadata.annotations), is_down=not scale.replicas),
             hook_run=annotated_hook_run(scaled_object.metadata.annotations),
         )
         return ScaleTarget(state=state, pods=pods)

@@ -67,7 +67,9 @@ class _Member:
         if target.doubt is not None and target.doubt.reason is UnknownReason.STALE_CLUSTER_VIEW:
             return Suspension(member=self.workload, at=None)
         if target.desired_replicas == 0 and target.phase is not Phase.FINISHED:
-            return Suspension(member=self.workload, at=target.suspended_at)
+            # What is on its way down may have been suspended before: nobody has written yet that it is again.
+            at = now if target.phase in (Phase.SUSPENDING, Phase.HELD) else target.suspended_at
+            return Suspension(member=self.workload, at=at)
         is_warned = policy.reclaim is Reclaim.ALWAYS and policy.mode is EnforcementMode.ENFORCE
         if target.grant or (is_warned and standing_warning(self.decision, target.warned_at)):
             return Suspension(member=self.workload, at=now)

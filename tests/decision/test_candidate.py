@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import BUSY, IDLE, NOON, UNKNOWN, a_target, gpu_evidence, minutes, policy, verdict
+from builders import BUSY, IDLE, NOON, UNKNOWN, a_target, gpu_evidence, minutes, policy, verdict, window
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,6 +23,7 @@ from scaler.decision.candidate import (
     candidate_state,
     next_line,
     return_of,
+    suspended_at,
 )
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide
 from scaler.decision.target_state import Phase, TargetState
@@ -164,6 +165,27 @@ def test_a_return_is_counted_when_it_runs_and_once(states: str, after: float | N
     assert found == (Return(WakeCause.ANNOTATION, minutes(after)) if after is not None else None)
 
 
+@pytest.mark.parametrize(
+    ("states", "of_what_is_up", "of_what_is_at_0"),
+    [
+        (["Suspending", "Suspended"], 1, 1),
+        (["Suspended", "Waking"], 0, 0),
+        (["Suspended", "Unknown"], 0, 0),
+        (["Suspended", "Waking", "Busy"], 0, None),
+        (["Suspended", "Waking", "Busy", "Unknown"], 0, None),
+        (["Busy"], None, None),
+        ([], None, None),
+    ],
+    ids=str,
+)
+def test_a_suspension_that_nobody_has_written_yet_is_not_the_one_before(
+    states: list[str], of_what_is_up: int | None, of_what_is_at_0: int | None
+) -> None:
+    lines = [HistoryLine(at=NOON + minutes(n), state=state) for n, state in enumerate(states)]
+    found = [suspended_at(lines, is_down=is_down) for is_down in (False, True)]
+    assert found == [None if n is None else NOON + minutes(n) for n in (of_what_is_up, of_what_is_at_0)]
+
+
 # ------------------------------------------------------------------------------------------------- one life at random
 
 WINDOW, WARNING = 10, 6
@@ -213,7 +235,8 @@ class LifeOfAWorkload(RuleBasedStateMachine):
             keep_until=self.keep_until,
             exclude_until=self.exclude_until,
         )
-        evidence = gpu_evidence(found, last_active_at=self.at(seen[-1]) if seen else None)
+        windows = {"gpu_util": window(last=self.at(self.now))}
+        evidence = gpu_evidence(found, last_active_at=self.at(seen[-1]) if seen else None, windows=windows)
         judged = verdict(found, evidence) if replicas else None
         return decide(target, judged, policy=asked, now=self.at(self.now), read_since=self.at(self.read_since))
 
@@ -259,7 +282,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
     def restart(self, away: int) -> None:
         """Every replica; its GPUs may work meanwhile."""
         self.now += away
-        self.read_since, self.led_at = self.now - HELD, self.now
+        self.read_since = self.now - HELD
 
     @rule(away=st.integers(2, 40))
     @precondition(lambda self: self.scalable.spec.replicas)
@@ -317,7 +340,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
     def a_suspension_follows_a_warning_in_its_history(self) -> None:
         states = [msgspec.json.decode(each)["state"] for each in self.scalable.status.history]
         assert len(states) <= HISTORY
-        assert all(one != two or one == CandidateState.WARNED for one, two in pairwise(states)), "only warnings repeat"
+        assert all(one != two or one == S.WARNED for one, two in pairwise(states)), "only a warning is given again"
         # What lies before may have been cut off.
         for n, state in enumerate(states):
             if state == S.SUSPENDING and len(states) < HISTORY:

@@ -43,7 +43,7 @@ def busy(of: dict[str, Any] | None = None, **target: Any) -> Decision:
 
 
 def down(of: dict[str, Any] | None = None, **target: Any) -> Decision:
-    state = a_target(desired_replicas=0, phase=Phase.SUSPENDED, running_since=None, **target)
+    state = a_target(**{"desired_replicas": 0, "phase": Phase.SUSPENDED, "running_since": None, **target})
     answer = Inactive(reason=DecisionReason.SUSPENDED, message="suspended")
     return decision(answer, policy=policy(**(of or ONE)), target=state, verdict=None)
 
@@ -91,6 +91,9 @@ class World:
         pytest.param(busy(DAILY, suspended_at=at(-3600)), DAILY, True, id="came back, an hour ago"),
         pytest.param(down(DAILY, suspended_at=at(-3600)), DAILY, True, id="at 0 since an hour"),
         pytest.param(down(DAILY), DAILY, False, id="at 0, nobody knows since when"),
+        pytest.param(
+            down(DAILY, suspended_at=at(-3600), phase=Phase.SUSPENDING), DAILY, False, id="on its way to 0 once more"
+        ),
         pytest.param(idle(of={"warning": minutes(0)}, warned_at=at(-60)), ONE, True, id="has no budget"),
         pytest.param(idle(of=ONE | {"sources": {}}, warned_at=at(-60)), ONE, True, id="has it from elsewhere"),
     ],
