@@ -40,7 +40,7 @@ from typing import NamedTuple
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness import hooks
 from scaler.idleness.durations import format_duration
-from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
+from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import first_open, following, is_open, latest, next_change
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
 from scaler.idleness.reasons import DecisionReason, UnknownReason
@@ -519,7 +519,8 @@ def _answer_idle(policy: Policy, target: TargetState, now: datetime, before: _Be
         hours = "; ".join(map(str, policy.allowed_during))
         return Active(reason=DecisionReason.OUTSIDE_HOURS, message=f"{quiet}; suspended only during {hours}")
     if before.hook is HookStage.HELD and policy.reclaim is not Reclaim.PRIORITY_BOOST:
-        return Active(reason=DecisionReason.BEFORE_SUSPEND_FAILED, message=f"{quiet}; {_hook_words(target, policy)}")
+        failed = f"{quiet}; {_hook_words(target.hook_run, policy, before.hook)}"
+        return Active(reason=DecisionReason.BEFORE_SUSPEND_FAILED, message=failed)
     if before.warning:
         return Active(reason=DecisionReason.WARNED, message=f"{quiet}; {before.warning}")
     return _answer_enforced(policy, target, quiet, before.hook)
@@ -533,28 +534,21 @@ def _answer_enforced(policy: Policy, target: TargetState, quiet: str, hook: Hook
             return Active(
                 reason=DecisionReason.PRIORITY_LOWERED, message=f"{quiet}; Kueue preempts it first where it must"
             )
-    if hook is HookStage.DUE:
-        due = f"{quiet}; hook {policy.before_suspend} has to end first, and has not begun"
-        return Active(reason=DecisionReason.BEFORE_SUSPEND, message=due)
-    done = quiet if hook is None else f"{quiet}; {_hook_words(target, policy)}"
-    if hook is HookStage.RUNNING:
+    done = quiet if hook is None else f"{quiet}; {_hook_words(target.hook_run, policy, hook)}"
+    if hook not in (None, HookStage.DONE):
         return Active(reason=DecisionReason.BEFORE_SUSPEND, message=done)
     if policy.reclaim is Reclaim.ON_PRESSURE:
         return Inactive(reason=DecisionReason.RECLAIMED, message=f"{done}; taken by {target.grant}")
     return Inactive(reason=DecisionReason.GPUS_IDLE, message=done)
 
 
-def _hook_words(target: TargetState, policy: Policy) -> str:
+def _hook_words(run: HookRun | None, policy: Policy, stage: HookStage) -> str:
     """What has come of its hook, and what follows from that."""
-    run = target.hook_run
-    if run is None:
-        return ""
-    if run.outcome in _FAILED and policy.before_suspend_on_failure is OnFailure.HOLD:
+    if run is None or stage is HookStage.DUE:
+        return f"hook {policy.before_suspend} has to end first, and has not begun"
+    if stage is HookStage.HELD:
         return f"{hooks.words(run)}; again from {hooks.again_at(run, policy.window):%Y-%m-%dT%H:%M:%SZ} on"
     return hooks.words(run)
-
-
-_FAILED = frozenset({HookOutcome.FAILED, HookOutcome.TIMED_OUT})
 
 
 _NOT_PLANNABLE = (

@@ -167,7 +167,7 @@ class Metrics(MetricSet):
         buckets=_MINUTES,
     )
     before_suspend_total = _suspensions.counter(
-        "Runs of hooks that have to end before a workload is suspended, by outcome.", ("hook", "outcome")
+        "Runs of hooks that have to end before a workload is suspended, by outcome.", ("hook", "outcome"), unit="runs"
     )
     resumptions_total = _suspensions.counter("Suspended workloads that were resumed.", ("workload_namespace",))
     regrets_total = _suspensions.counter(

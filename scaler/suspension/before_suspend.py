@@ -222,6 +222,8 @@ class BeforeSuspendController:
             return  # what was written here is not seen yet
         self._written.pop(subject.holder.uid, None)
         run = subject.run
+        if run is None or run.outcome is not None:
+            self._found.pop(subject.uid, None)
         match next_step(subject.decision, run, is_due=subject.is_due):
             case HookStep.START if len(self._tasks) < _AT_ONCE:
                 await self._start(subject, run, now)
@@ -264,6 +266,7 @@ class BeforeSuspendController:
         run = replace(run, ended_at=ended_at, outcome=outcome, message=message, saved_at=saved_at)
         await self._write(subject, run)
         if is_news:
+            log.info("hook ended", scaled_object=subject.scaled_object.metadata.key, because=words(run))
             reason, is_warning = _EVENTS[outcome]
             self._announcer.record(subject.about, reason, words(run), warning=is_warning)
             self._ended(run.hook, str(outcome))
