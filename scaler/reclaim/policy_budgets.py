@@ -12,6 +12,7 @@ Laws:
 
 * A budget is shared by all workloads that have it from the same policy; without a policy, by those of their namespace.
 * A warning that was given counts before any evaluation shows it: two that are given at once never share one place.
+* A new leader gives none before an evaluation that began after it led: it shows what the leader before has given.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,6 +30,8 @@ from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.budgets.budget import Budget, BudgetCheck, Limit, Rate, budget_check
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, Scope, Suspension, SuspensionHistory
 
+_SHOWN_WITHIN = timedelta(seconds=5)
+"""After that what the leader before has written is in this replica's copies."""
 _UNSEEN = timedelta(minutes=2)
 """How long a warning counts that no evaluation has shown: longer than the API's news may take without being missed."""
 
@@ -92,9 +95,16 @@ class PolicyBudgets:
     """When warnings were given that no evaluation has shown yet."""
     _waiting: dict[Key, datetime] = field(default_factory=dict, init=False)
     """Since when those are idle whose warning waits for a budget."""
+    _counts_from: datetime | None = field(default=None, init=False)
+    """The first instant whose evaluation shows all that another leader has written; None where there was none."""
 
     def __post_init__(self) -> None:
         self._changes = self.decisions.changes()
+
+    def lead(self) -> None:
+        """This replica leads from now on."""
+        self._unseen.clear()
+        self._counts_from = self.clock() + _SHOWN_WITHIN
 
     def permits_warning(self, key: Key) -> bool:
         """Whether its budgets have room for the suspension that a warning is about. If so, it counts from now on."""
@@ -102,7 +112,7 @@ class PolicyBudgets:
         member = self._members.get(key)
         if member is None or member.decision.policy.reclaim is not Reclaim.ALWAYS:
             return True
-        if not self._has_room(key, member):
+        if not self._is_current() or not self._has_room(key, member):
             self._waiting[key] = member.decision.idle_since or self.clock()
             return False
         self._waiting.pop(key, None)
@@ -112,6 +122,8 @@ class PolicyBudgets:
     def next_in_line(self) -> list[Key]:
         """Those that wait for a budget which has room for them now, the longest idle first."""
         self._refresh()
+        if not self._is_current():
+            return []
         ready, full = [], set[str]()
         for key in sorted(self._waiting, key=lambda each: (self._waiting[each], each)):
             member = self._members.get(key)
@@ -131,6 +143,10 @@ class PolicyBudgets:
             for each in budgets_of(member.workload.namespace, member.decision.policy)
         }
         return tuple(budgets.values()), self._history(self._members)
+
+    def _is_current(self) -> bool:
+        evaluation, begin = self.decisions.evaluation, self._counts_from
+        return begin is None or (evaluation is not None and evaluation.at >= begin)
 
     def _has_room(self, key: Key, member: _Member) -> bool:
         budgets = budgets_of(member.workload.namespace, member.decision.policy)

@@ -87,6 +87,8 @@ class SuspensionController:
         """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
         self._queue, self._is_leading = WorkQueue[ReconcileRequest](clock=self.clock), True
         self._targets, self._digests = {}, {}
+        if self.reconciler.budgets is not None:
+            self.reconciler.budgets.lead()
         self._changes.update(self.decision_cache.evaluation.entries if self.decision_cache.evaluation else ())
         with ExitStack() as following:
             following.callback(self._queue.close)

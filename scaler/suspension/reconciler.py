@@ -88,6 +88,9 @@ _ANNOUNCED_PHASES: Mapping[Phase, tuple[str, bool]] = {
 class WarningBudgets(Protocol):
     """How many workloads may be warned of a suspension. PolicyBudgets are such."""
 
+    def lead(self) -> None:
+        """This replica leads from now on."""
+
     def permits_warning(self, key: Key) -> bool:
         """Whether the budgets of the ScaledObject have room; if so, the warning counts from now on."""
 

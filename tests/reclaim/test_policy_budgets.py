@@ -129,6 +129,22 @@ def test_the_longest_idle_is_next_as_soon_as_there_is_room() -> None:
     assert world.line == [], "a is gone"
 
 
+def test_a_new_leader_warns_only_once_it_has_seen_what_the_one_before_did() -> None:
+    """The last evaluation is of a moment before that one warned `a`."""
+    world = World(a=idle(), b=idle(at(-3000)))
+    world.budgets.lead()
+    assert [world.permits(name) for name in "ab"] == [False, False]
+    world.now = at(4)
+    world.shows(a=idle(), b=idle(at(-3000)))
+    assert world.line == [], "the warning may not have been heard of"
+    world.now = at(15)
+    world.shows(a=idle(warned_at=at(-1)))
+    assert not world.permits("b")
+    world.shows(a=busy())
+    assert world.line == ["b"]
+    assert world.permits("b")
+
+
 def test_plans_spend_budgets_themselves_so_that_warnings_before_them_do_not() -> None:
     for_plans = ONE | {"reclaim": Reclaim.ON_PRESSURE}
     world = World(a=idle(of=for_plans), b=idle(of=for_plans))
