@@ -97,6 +97,7 @@ class WakePlanner:
         free = _FreeView(self.planning, snapshot, capacity, now)
         workloads = {each.key: free.if_active(each.scalable) for each in wishes}
         free.look(filter(None, workloads.values()), _coming(evaluation, self.planning.cluster, woken))
+        await asyncio.to_thread(free.find_unplaced)
         return await self._plan(wishes, workloads, free, now)
 
     async def _plan(
@@ -162,6 +163,7 @@ class _FreeView:
         self._world = SchedulingContext.of(snapshot, strategies=planning.policy.strategies)
         self._trees: dict[str, _Tree] = {}
         """By ClusterQueue."""
+        self._reserved: Sequence[QuotaWorkload] = ()
         self._unplaced: list[UnplacedWorkload] = []
         self._marked: AntiAffinityNodes = {}
         self._known: dict[object, str] = {}
@@ -176,13 +178,17 @@ class _FreeView:
                 self._trees |= dict.fromkeys(tree.queues, copy)
         if self._capacity is not None:
             self._marked = anti_affinity_nodes(self._snapshot, self._planning.cluster)
-        for each in self._snapshot.reserved:
-            if why := self._why_unplaced(each):
-                self._unplaced.append(UnplacedWorkload(key=each.key, takes=self._devices(each), why=why))
+        self._reserved = tuple(self._snapshot.reserved)
         for scalable in coming:
             workload = self.if_active(scalable)
             if workload is not None and workload.key not in self._snapshot.workloads:
                 self.add(workload, "is about to come back")
+
+    def find_unplaced(self) -> None:
+        """Among all Workloads with quota, of values that do not change: not for the event loop."""
+        for each in self._reserved:
+            if why := self._why_unplaced(each):
+                self._unplaced.append(UnplacedWorkload(key=each.key, takes=self._devices(each), why=why))
 
     def if_active(self, scalable: ScalableWorkload) -> QuotaWorkload | None:
         found = self._planning.cluster.workload_of(scalable)

@@ -330,10 +330,11 @@ class Flow:
 
     # --------------------------------------------------------------------------------------------------- idle workloads
 
-    async def make_scalable(self, *names: str) -> None:
+    async def make_scalable(self, *names: str, **trigger: str) -> None:
         """Lets KEDA scale these Jobs, the cluster's own or the suite's. From now on reclaim plans may take them."""
         for name in names:
-            await self.sandbox.apply(manifests.scaling(self.run, name, f"127.0.0.1:{self.scaler.grpc_port}"))
+            address = f"127.0.0.1:{self.scaler.grpc_port}"
+            await self.sandbox.apply(manifests.scaling(self.run, name, address, **trigger))
         await self.bring_keda()
 
     async def bring_keda(self) -> None:
@@ -475,6 +476,7 @@ async def _settings(run: str, folder: Path, sandbox: Sandbox) -> Json:
         "http": {"address": "127.0.0.1:0"},
         "dcgm": {"endpoints": [sandbox.exporter_url]},
         "evaluation": {"interval": f"{_COLLECT_SECONDS:g}s", "overlap": "3s"},
+        "reclaim": {"replanBackoff": "5s"},
         "trust": {
             "collectionInterval": f"{_COLLECT_SECONDS:g}s",
             "maxAgeIntervals": 10,

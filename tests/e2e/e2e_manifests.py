@@ -153,7 +153,10 @@ def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False
     return _labelled(run, body)
 
 
-def scaling(run: str, name: str, scaler_address: str) -> list[Json]:
-    """A ScalableWorkload and a ScaledObject with short times: a plan may take the Job once its GPUs are idle."""
-    trigger = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "3s", "warmUp": "0s"}
+def scaling(run: str, name: str, scaler_address: str, **more: str) -> list[Json]:
+    """A ScalableWorkload and a ScaledObject with short times: a plan may take the Job once its GPUs are idle.
+
+    `more` is trigger metadata.
+    """
+    trigger = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "3s", "warmUp": "0s", **more}
     return [_labelled(run, each) for each in made.scaling(name, run, scaler_address, trigger, pollingInterval=1)]

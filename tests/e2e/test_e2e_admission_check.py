@@ -82,6 +82,36 @@ async def test_a_gang_waits_for_idle_workloads_that_are_suspended_for_it_and_sta
         assert [pod["metadata"]["uid"] for pod in flow.running("train")] == busy
 
 
+@pytest.mark.cluster
+async def test_idle_workloads_come_back_when_the_gang_has_ended_and_not_before_one_that_waits(
+    start_flow: StartFlow,
+) -> None:
+    async with start_flow(nodes={"a": 4}, gpus=4, has_check=False, strategy="StrictFIFO") as flow:
+        names = "jupyter-1", "jupyter-2"
+        for name in names:
+            await flow.submit_job(name, pods=1, gpus=2)
+            await flow.wait_until_running(name)
+        await flow.make_scalable(*names, wake="WhenFree")
+        await flow.submit_job("gang", pods=1, gpus=4)
+        await flow.wait_until_running("gang")
+        await flow.wait_until(lambda: not any(map(flow.pods, names)), "both Jobs to be suspended")
+        await flow.submit_job("next", pods=1, gpus=4)
+        await flow.delete_job("gang")
+        await flow.wait_until_running("next")
+        assert not any(map(flow.pods, names))
+        flow.sandbox.fleet.set_activity(flow.namespace, "*", 0.9)
+        await flow.delete_job("next")
+        for name in names:
+            await flow.wait_until_running(name, within=120)
+            await flow.wait_until(lambda of=name: woken_by(flow, of), f"the history of {name}")
+            assert woken_by(flow, name) == ["trigger metadata, WhenFree"]
+
+
+def woken_by(flow: Flow, name: str) -> list[str]:
+    history = flow.scalable(name).get("history") or ()
+    return [line.get("by", "") for line in history if line["state"] == "Waking" and line.get("by")]
+
+
 # -------------------------------------------------------------------------------------------------------- the program
 
 

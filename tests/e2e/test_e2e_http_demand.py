@@ -1,5 +1,6 @@
 """Two triggers on one ScaledObject, KEDA's HTTP add-on's and ours: requests beat idle GPUs, and idle wins after."""
 
+import pytest
 from e2e import e2e_manifests as manifests
 from e2e.e2e_flow import Flow, StartFlow
 from http_add_on import http_add_on
@@ -15,6 +16,7 @@ def replicas(flow: Flow) -> int:
     return int(found["spec"]["replicas"]) if found else -1
 
 
+@pytest.mark.cluster
 async def test_requests_over_http_wake_a_server_and_keep_it_until_its_gpus_are_idle_without_any(
     start_flow: StartFlow,
 ) -> None:
