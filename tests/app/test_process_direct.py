@@ -16,16 +16,21 @@ from scaler_sandbox.job_manifests import manifest, scaled_object
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.sandbox import Component
 from small_cluster import until
+from switched_kinds import NotebookController, definition, notebook
+from switched_kinds import running as running_controller
 
+from scaler.decision.switches import NOTEBOOK_STOPPED
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     CUSTOM_RESOURCE_DEFINITION,
     JOB,
+    NOTEBOOK,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
 )
 from scaler.kube.reflector import Reflecting
+from scaler.kube.transport import KubeTransport
 
 WITHOUT_KEDA = replace(HURRIED, parts=HURRIED.parts - {Component.KEDA})
 METADATA = {"idleAfter": "1s", "warmUp": "0s"}
@@ -85,6 +90,17 @@ async def test_a_plan_takes_what_is_scaled_directly(ours: Team) -> None:
         await ours.submits("gang", gpus=2, pods=2)
         await ours.sees(lambda: ours.is_admitted("gang"), "the gang in place of both")
         assert ours.replicas("first", "second") == [0, 0]
+
+
+async def test_a_notebook_is_stopped_and_a_start_from_the_dashboard_is_a_wake_up(ours: Team, tmp_path: Path) -> None:
+    await ours.world.apply([definition(NOTEBOOK)])
+    kube = await KubeTransport.connect(tmp_path / "kubeconfig", call_seconds=30)
+    async with kube, running_controller(NotebookController(kube, TEAM, runs_pods=False)), ours.scaler():
+        await ours.world.apply([notebook("bench", TEAM), idle_policy(actuator="Direct", warmUp="3s")])
+        await ours.sees(lambda: is_at(ours, "notebook-bench", "Suspended", 0), "an idle Notebook at 0")
+        body = {"metadata": {"annotations": {NOTEBOOK_STOPPED: None}}}
+        await ours.world.patch(NOTEBOOK, TEAM, "bench", body)
+        await ours.sees(lambda: is_at(ours, "notebook-bench", "Running", 1), "a Notebook that its user has started")
 
 
 async def test_without_samples_nothing_is_suspended(ours: Team) -> None:

@@ -72,6 +72,20 @@ async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
     assert not await cluster.all(SCALED_OBJECT)
 
 
+async def test_without_keda_it_shows_what_is_made_and_what_needs_keda(cluster, tmp_path):
+    await cluster.change(DEPLOYMENT, "web", {"spec": {"replicas": 1}})
+    file = written(tmp_path, policy(actuator="Direct", idleAfter="2s", warmUp="0s", mode="Enforce"))
+    with HttpStub(prometheus(busy=0.0)) as stub:
+        done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, stub.url), "--json")
+    web, ray = done.json["jobs"]
+    assert (web["change"], web["words"]) == (
+        "Problem",
+        "actuator Direct scales no Deployment, which has replicas of its own: it needs KEDA",
+    )
+    assert (ray["change"], ray["words"], ray["answer"]) == ("Attached", "ScalableWorkload", "inactive")
+    assert {"field": "actuator", "from": None, "to": "Direct"} in ray["differs"]
+
+
 async def test_an_annotation_of_what_is_attached_already_counts(cluster, tmp_path):
     annotations = {"idlegpu.io/keep-until": "2999-01-01T00:00:00Z"}
     metadata = {"name": f"raycluster-{NAME}", "labels": {"idlegpu.io/policy-kind": "IdlePolicy"}}
