@@ -10,7 +10,8 @@ from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import Evaluator
 from scaler.idleness.history import DeviceHistory
 from scaler.idleness.policy import Policy
-from scaler.notifications.message import Details, pictures
+from scaler.notifications.evidence import pictures
+from scaler.notifications.message import Details
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
 

@@ -1,92 +1,19 @@
-"""What an owner reads: which workload, since when, on what evidence, what happens when, and how to answer. Pure.
+"""What an owner reads: which workload, since when, on what evidence, what happens when, and how to answer. Pure."""
 
-Of each signal there is a line of bars, one for each part of the judged window, the newest on the right:
-
-    GR_ENGINE_ACTIVE ▅▃▁▁▁▁▁▁▁▁··▁▁  peak 62 %, since 10:05 below the floor of 5 %
-
-`▁` is below the floor, whatever it is exactly; higher ones are parts of the way from the floor to 100 %; `·` is no
-sample. So a bar that rises is work, and a hole is no idleness.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
-from scaler.idleness.gpu import Signal
-from scaler.idleness.history import DeviceHistory
+from scaler.notifications.evidence import Evidence, SignalPicture
 from scaler.notifications.notice import Notice
 from scaler.notifications.schedule import Message
 from scaler.notifications.senders import Content
 
-BUCKETS = 32
-_BARS = "▂▃▄▅▆▇█"
-_FLAT, _HOLE = "▁", "·"
 _IN_FULL = 20
 """Notices of a message with evidence and answers; of all others there is a line each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalPicture:
-    """One signal over the judged window, of all GPUs of a workload: the highest sample of each part of it."""
-
-    name: str
-    begin: datetime
-    end: datetime
-    floor_ratio: float
-    peaks: tuple[float | None, ...]
-
-    @property
-    def bars(self) -> str:
-        return "".join(_bar(each, self.floor_ratio) for each in self.peaks)
-
-    def __str__(self) -> str:
-        known = [each for each in self.peaks if each is not None]
-        peak = f"peak {100 * max(known):.3g} %" if known else "no samples"
-        return f"{self.bars}  {self.name}: {peak}, floor {100 * self.floor_ratio:.3g} %"
-
-
-def _bar(ratio: float | None, floor: float) -> str:
-    if ratio is None:
-        return _HOLE
-    if ratio < floor:
-        return _FLAT
-    above = (ratio - floor) / (1 - floor) if floor < 1 else 1.0
-    return _BARS[min(len(_BARS) - 1, int(above * len(_BARS)))]
-
-
-def pictures(
-    devices: Sequence[DeviceHistory],
-    signals: Iterable[Signal],
-    *,
-    floor_ratio: float,
-    end: datetime,
-    length: timedelta,
-) -> tuple[SignalPicture, ...]:
-    """Of every signal that has a sample in the time before `end`. Shape: `BUCKETS` parts of it, the oldest first."""
-    part = length / BUCKETS
-    ends = [end - part * (BUCKETS - 1 - number) for number in range(BUCKETS)]
-    found = []
-    for signal in signals:
-        peaks = tuple(
-            max(
-                (
-                    peak
-                    for device in devices
-                    if not device.is_forgotten
-                    and (peak := device.windows([signal], end=at, length=part)[signal.name].peak_ratio) is not None
-                ),
-                default=None,
-            )
-            for at in ends
-        )
-        if any(each is not None for each in peaks):
-            found.append(
-                SignalPicture(name=signal.name, begin=end - length, end=end, floor_ratio=floor_ratio, peaks=peaks)
-            )
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +32,15 @@ DetailsOf = Mapping[str, Details]
 """By the id of the notice."""
 
 
+def evidence_of(notice: Notice, known: Details) -> Evidence:
+    return Evidence(workload=str(notice.workload), signals=known.pictures, suspend_at=known.suspend_at)
+
+
 def content(message: Message, details: DetailsOf) -> Content:
+    full = [(each, details.get(each.id, Details())) for each in message.notices[:_IN_FULL]]
     return Content(
+        evidence=tuple(evidence_of(notice, known) for notice, known in full if known.pictures),
+        links=tuple(url for _, known in full for url in known.links.values()),
         id=message.id,
         owner=message.owner,
         subject=_subject(message),
@@ -153,11 +87,8 @@ def _lines(notice: Notice, known: Details) -> Iterable[str]:
     gpus = f"{known.gpus} GPUs " if known.gpus else "GPUs "
     if known.idle_since is not None and line.state != CandidateState.WAKING:
         yield f"  {gpus}idle since {timestamp(known.idle_since)}"
-    for picture in known.pictures:
-        yield f"  {picture}"
     if known.pictures:
-        span = f"from {timestamp(known.pictures[0].begin)} to {timestamp(known.pictures[0].end)}"
-        yield f"  {span}; {_FLAT} is below the floor, {_HOLE} no sample"
+        yield evidence_of(notice, known).text
     name = f"{workload.namespace}/{workload.name}"
     if line.state == CandidateState.WARNED:
         due = timestamp(known.suspend_at)

@@ -23,8 +23,13 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from scaler.notifications.drawing import drawn
+from scaler.notifications.evidence import Evidence
+from scaler.notifications.mail_body import fill
 from scaler.webhook import Receiver, SendError, post_signed, secret_of
 
+_MOST_ATTACHED = 4
+"""Pictures of a message to a chat."""
 _ADDRESS = re.compile(r"[\w.+-]+@[\w.-]+", re.ASCII)
 _PORTS = {"smtp": 25, "smtps": 465, "smtp+starttls": 587}
 
@@ -59,6 +64,10 @@ class Content:
     subject: str
     text: str
     json: Mapping[str, object]
+    evidence: tuple[Evidence, ...] = ()
+    """Of which there may be pictures."""
+    links: tuple[str, ...] = ()
+    """Those in the text that are ours."""
 
 
 class Sender(Protocol):
@@ -104,7 +113,7 @@ class Mail:
 
     async def send(self, content: Content, now: datetime) -> None:
         mail = self._mail(content, now)
-        await _in_thread(self._threads, self._timeout, lambda: self._hand_over(mail))
+        await _in_thread(self._threads, self._timeout, lambda: self._hand_over(mail, content))
 
     def _mail(self, content: Content, now: datetime) -> EmailMessage:
         recipients = self.recipients_of(content.owner)
@@ -117,7 +126,6 @@ class Mail:
         mail["Date"] = format_datetime(now)
         mail["Message-ID"] = f"<{content.id}@{parseaddr(self._target.sender)[1].rpartition('@')[2]}>"
         mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's absence is answered to us
-        mail.set_content(content.text)
         return mail
 
     def recipients_of(self, owner: str) -> tuple[str, ...]:
@@ -127,7 +135,8 @@ class Mail:
             return (owner,)
         return self._target.recipients
 
-    def _hand_over(self, mail: EmailMessage) -> None:
+    def _hand_over(self, mail: EmailMessage, content: Content) -> None:
+        fill(mail, content.text, content.evidence, content.links)
         url, ca = secret_of(self._target.url_file, "address"), self._target.ca_file
         try:
             address = urlsplit(url)
@@ -170,13 +179,21 @@ class AppriseTarget:
     def _notify(self, content: Content) -> None:
         # Imported when the first such message is sent: it takes 25 MB.
         import apprise
+        from apprise.attachment.memory import AttachMemory
 
         address = secret_of(self._target.url_file, "address")
         notifier = apprise.Apprise()
         if not notifier.add(address):
             raise SendError(f"address {self._target.url_file}: is none that Apprise knows")
         try:
-            accepted = notifier.notify(title=content.subject, body=content.text, body_format=apprise.NotifyFormat.TEXT)
+            pictures = [
+                AttachMemory(content=png, name=f"{number}.png", mimetype="image/png")  # type: ignore[no-untyped-call]
+                for number, each in enumerate(content.evidence[:_MOST_ATTACHED], start=1)
+                if (png := drawn(each)) is not None
+            ]
+            accepted = notifier.notify(
+                title=content.subject, body=content.text, body_format=apprise.NotifyFormat.TEXT, attach=pictures or None
+            )
         except Exception as error:  # of a hundred plugins; their words may quote the address
             raise SendError(f"Apprise failed: {type(error).__name__}") from None
         if not accepted:

@@ -119,7 +119,13 @@ async def test_an_owner_reads_the_evidence_and_what_happens_when(cluster: SmallC
     assert warned["signals"][0]["floorPercent"] == 1
     assert set(warned["signals"][0]["bars"]) <= {"▁", "·"}
     assert down["at"] >= warned["at"]
-    text = smtp.mails[0].get_content()
+    mail = smtp.mails[0]
+    plain, page = mail.get_body(("plain",)), mail.get_body(("html",))
+    assert plain is not None
+    assert page is not None
+    assert 'src="cid:' in page.get_content()
+    assert [each.get_content_type() for each in mail.walk()].count("image/png") == 1
+    text = plain.get_content()
     assert f"ScalableWorkload demo/{NAME} will be suspended" in text
     assert "2 GPUs idle since" in text
     assert "to keep it: http://gpus.example.com/answer/keep/" in text

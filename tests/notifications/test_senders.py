@@ -1,10 +1,14 @@
 """What receivers get: real HTTP, real SMTP."""
 
+import base64
 import hashlib
 import hmac
+import io
 import json
+import re
 import ssl
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from email.message import EmailMessage
 from pathlib import Path
@@ -14,8 +18,10 @@ import pytest
 import trustme
 from builders import NOON
 from http_stub import HttpStub, Received, Reply, Wire
+from PIL import Image
 from smtp_stub import SmtpStub
 
+from scaler.notifications.evidence import Evidence, SignalPicture
 from scaler.notifications.senders import Content, TargetConfig, TargetKind, sender_of
 from scaler.webhook import SendError
 
@@ -116,6 +122,56 @@ async def test_a_mail_has_the_id_and_is_no_occasion_for_an_answer(tmp_path: Path
     assert mail["Subject"] == "[idle GPUs] Deployment demo/ß"
     assert mail.get_content().splitlines() == ["▁▁█"]
     assert stub.recipients == [["ops@example.com"]]
+
+
+QUIET = SignalPicture(
+    name="gr_engine_active", begin=NOON - timedelta(hours=2), end=NOON, floor_ratio=0.01, peaks=(0.6, None, 0.0, 0.0)
+)
+SHOWN = Evidence(workload="Deployment demo/<b>ß</b>", signals=(QUIET,), suspend_at=NOON + timedelta(minutes=30))
+KEEP = "https://gpus.example.com/answer/keep/a.b-c"
+
+
+def with_evidence(evidence: Evidence = SHOWN) -> Content:
+    text = f"Deployment demo/<b>ß</b>\n{SHOWN.text}\n  to keep it: {KEEP}\n  see https://elsewhere.example.com\n"
+    return replace(content(), text=text, evidence=(evidence,), links=(KEEP,))
+
+
+async def test_a_mail_has_the_picture_inline_and_all_of_it_as_text(tmp_path: Path) -> None:
+    with SmtpStub() as stub:
+        await send(mail_target(tmp_path, stub.url), with_evidence())
+    (mail,) = stub.mails
+    kinds = [each.get_content_type() for each in mail.walk()]
+    assert kinds == ["multipart/alternative", "text/plain", "multipart/related", "text/html", "image/png"]
+    plain, page, picture = (each for each in mail.walk() if not each.is_multipart())
+    assert plain.get_content().splitlines() == with_evidence().text.splitlines()
+    shown = page.get_content()
+    assert f'src="cid:{picture["Content-ID"][1:-1]}"' in shown
+    assert 'alt="Deployment demo/&lt;b&gt;ß&lt;/b&gt;: gr_engine_active: peak 60 %, floor 1 %"' in shown
+    assert Image.open(io.BytesIO(picture.get_content())).format == "PNG"
+    assert f'<a href="{KEEP}">{KEEP}</a>' in shown
+    assert "▁" not in shown, "in place of the bars"
+    assert picture.get_content_disposition() == "inline"
+
+
+async def test_of_a_mail_nothing_is_loaded_and_only_our_links_lead_anywhere(tmp_path: Path) -> None:
+    with SmtpStub() as stub:
+        await send(mail_target(tmp_path, stub.url), with_evidence())
+    page = stub.mails[0].get_body(("html",))
+    assert page is not None
+    shown = page.get_content()
+    addresses = re.findall(r'(?:src|href|action|url)="([^"]+)"', shown)
+    assert [each.partition(":")[0] for each in addresses] == ["cid", "https"]
+    assert addresses[1] == KEEP
+    assert {*re.findall(r"<(\w+)", shown)} == {"html", "head", "meta", "body", "div", "img", "a"}
+    assert "<b>" not in shown
+
+
+async def test_without_a_picture_the_mail_is_sent_as_text(tmp_path: Path) -> None:
+    cannot_be_drawn = replace(SHOWN, signals=(replace(QUIET, peaks=()),))
+    with SmtpStub() as stub:
+        await send(mail_target(tmp_path, stub.url), with_evidence(cannot_be_drawn))
+    assert stub.mails[0].get_content_type() == "text/plain"
+    assert stub.mails[0].get_content().splitlines() == with_evidence().text.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -225,3 +281,17 @@ async def test_apprise_tells_a_receiver(tmp_path: Path) -> None:
     body = json.loads(stub.received[0].body)
     assert body["title"] == "[idle GPUs] Deployment demo/ß"
     assert body["message"].strip() == "▁▁█"
+    assert body["attachments"] == []
+
+
+async def test_apprise_attaches_the_picture_where_the_service_takes_one(tmp_path: Path) -> None:
+    with HttpStub(lambda _: Reply(b"")) as stub:
+        await send(target(tmp_path, TargetKind.APPRISE, stub.url.replace("http://", "json://")), with_evidence())
+        await send(
+            target(tmp_path, TargetKind.APPRISE, stub.url.replace("http://", "mmost://") + "/token"), with_evidence()
+        )
+    taken, other = stub.received
+    [attached] = json.loads(taken.body)["attachments"]
+    assert attached["mimetype"] == "image/png"
+    assert Image.open(io.BytesIO(base64.b64decode(attached["base64"]))).format == "PNG"
+    assert KEEP in other.body.decode(), "told all the same"
