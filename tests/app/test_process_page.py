@@ -53,6 +53,32 @@ async def test_a_replica_that_only_answers_keda_has_the_policies_and_the_fleet_a
             await until(lambda: shows(one.http_port, "/", "GPUs are held by pods", "seen by this process"))
 
 
+async def test_behind_a_proxy_a_user_sees_what_the_api_server_says(cluster: SmallCluster) -> None:
+    rbac, group = "/apis/rbac.authorization.k8s.io/v1/namespaces/demo", {"apiGroup": "rbac.authorization.k8s.io"}
+    rules = [{"apiGroups": ["keda.sh"], "resources": ["scaledobjects"], "verbs": ["list"]}]
+    await cluster.kube.create(f"{rbac}/roles", {"metadata": {"name": "ada"}, "rules": rules})
+    subjects = [{**group, "kind": "User", "name": "ada"}]
+    binding = {"roleRef": {**group, "kind": "Role", "name": "ada"}, "subjects": subjects}
+    await cluster.kube.create(f"{rbac}/rolebindings", {"metadata": {"name": "ada"}, **binding})
+    page = {"userHeader": "X-Forwarded-User", "trustedProxies": ["127.0.0.1"]}
+    async with (
+        gpus(busy=0.6) as (_, exporter),
+        runtime(settings_document(cluster.kubeconfig, exporter.node_urls["node-a"], page=page)) as one,
+    ):
+        await run_gang(cluster)
+
+        async def seen(user: str, path: str = WORKLOAD) -> int:
+            return (await fetch(one.http_port, path, **({"X-Forwarded-User": user} if user else {})))[0]
+
+        async def ada_sees_it() -> bool:
+            return await seen("ada") == 200
+
+        await until(ada_sees_it)
+        assert await seen("bob") == 404
+        assert await seen("") == 403
+        assert [await seen(user, "/metrics") for user in ("ada", "")] == [403, 403]
+
+
 def policy(name: str, **spec: Any) -> Json:
     return {"metadata": {"name": name}, "spec": spec}
 

@@ -54,7 +54,7 @@ from scaler.reporting.page.workloads import (
 
 _SHOWN_S = 1.0
 """How long what was rendered is shown again."""
-_MOST_SHOWN = 64
+_MOST_SHOWN = 16
 _IN_SHORT = 10
 """Lines of each list on the overview."""
 
@@ -209,7 +209,7 @@ class WebPage:
 
     def _policies_problem(self) -> str:
         missing = [each for each in self.policies.all if not each.is_synced]
-        return f"{missing[0].resource.kind}s are not listed yet" if missing else ""
+        return f"no list of {missing[0].resource.qualified_name} came yet" if missing else ""
 
     async def _workloads(self, request: web.Request, looker: Looker) -> Context:
         chosen = Filter.of(request.query)

@@ -191,7 +191,7 @@ async def test_what_is_not_known_is_not_shown_as_nothing() -> None:
     one = PageSite()
     one.policies.of_cluster.is_synced = False
     async with serving(one) as client:
-        assert "Not known: ClusterIdlePolicys are not listed yet" in (await client.get("/policies")).text
+        assert "Not known: no list of clusteridlepolicies.idlegpu.io came yet" in (await client.get("/policies")).text
 
 
 async def test_an_overview_of_a_namespace_is_about_it_alone() -> None:

@@ -30,6 +30,7 @@ from scaler.reclaim.budgets.budget import Budget, Limit
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.page.fleet_history import FleetMemory
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
 from scaler.reporting.usage.fleet_collector import FleetCollector
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
@@ -52,6 +53,7 @@ class Collected:
         self.world = World(inhabitants, source)
         self.quota: Snapshot | NotSynced = Snapshot()
         self.is_reporting = True
+        self.memory = FleetMemory(interval=TICK)
         self.nodes: MemoryStore[Node] = MemoryStore()
         cluster, queues = self.world.cluster.read(), QueueNames(quota=lambda: self.quota)
         self.reasons = ReportedReasons()
@@ -72,6 +74,7 @@ class Collected:
             interval=TICK,
             is_reporting=lambda: self.is_reporting,
             forget=self.reasons.forget,
+            memory=self.memory,
         )
 
     async def at(self, seconds: float) -> None:
@@ -124,6 +127,19 @@ async def test_a_replica_that_is_not_to_report_shows_nothing_and_begins_anew() -
     collected.is_reporting = True
     await collected.at(60)
     assert (collected.values("gpus", "state"), collected.counted_seconds) == ({("Idle",): 2}, 0)
+
+
+async def test_every_replica_remembers_what_it_sees_for_its_page() -> None:
+    collected = Collected(gang("train", gpus=2))
+    await collected.at(0)
+    collected.is_reporting = False
+    await collected.at(30)
+    await collected.at(45)  # not due yet
+    await collected.at(60)
+    assert [(each.at, each.gpus) for each in collected.memory.samples(None)] == [
+        (at(seconds), {"Idle": 2}) for seconds in (0, 30, 60)
+    ]
+    assert collected.values("gpus", "state") == {}
 
 
 async def test_what_was_found_before_another_replica_reported_is_not_shown_after_it() -> None:
