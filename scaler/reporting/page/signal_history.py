@@ -9,7 +9,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
@@ -18,10 +18,11 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from scaler.clock import Turns
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.sampling import Sampler
 from scaler.errors import SourceError
-from scaler.idleness.gpu import Signal, utilisation_ratio
+from scaler.idleness.gpu import Signal, utilisation_ratios
 from scaler.idleness.pods import GpuPod
 from scaler.reporting.page.fleet_history import RangeSource
 
@@ -29,6 +30,8 @@ log = structlog.get_logger(__name__)
 
 _MOST_GPUS = 64
 _MOST_PODS = 64
+_USUAL_PODS = 8
+"""Of a workload that has none now."""
 _MOST_SAMPLES = 100_000
 """That one picture is made of: beyond them less time is asked for."""
 _MOST_BINS = 120
@@ -65,21 +68,30 @@ class PodSignalSource(RangeSource, Protocol):
 
 
 class PodMemory:
-    """The pods that each workload had when its GPUs were judged last. Of workloads that are gone nothing is kept."""
+    """The pods that each workload had when its GPUs were judged, the newest first; resumed ones may have others.
+
+    Of workloads that are gone nothing is kept.
+    """
 
     def __init__(self) -> None:
-        self._pods: dict[Key, Sequence[GpuPod]] = {}
+        self._pods: dict[Key, tuple[Sequence[GpuPod], tuple[str, ...]]] = {}
+        """As they were looked at last, and the names of all that are remembered."""
 
     def look(self, evaluation: Evaluation) -> None:
         for key, entry in evaluation.entries.items():
-            if entry.pods and any(each.verdict is not None for each in entry.triggers.values()):
-                self._pods[key] = entry.pods
+            last, names = self._pods.get(key, ((), ()))
+            if entry.pods and entry.pods is not last and any(x.verdict is not None for x in entry.triggers.values()):
+                self._pods[key] = entry.pods, _newest(entry.pods, names)
         if len(self._pods) > len(evaluation.entries):
             self._pods = {key: pods for key, pods in self._pods.items() if key in evaluation.entries}
 
     def of(self, key: Key, entry: EvaluatedScaledObject) -> tuple[str, ...]:
-        """Names of the pods that it has, or had last."""
-        return tuple(pod.name for pod in (entry.pods or self._pods.get(key, ()))[:_MOST_PODS])
+        """Names of the pods that it has, and had."""
+        return _newest(entry.pods, self._pods.get(key, ((), ()))[1])
+
+
+def _newest(pods: Sequence[GpuPod], before: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*(pod.name for pod in pods), *before]))[:_MOST_PODS]
 
 
 class SignalHistoryReader:
@@ -95,7 +107,8 @@ class SignalHistoryReader:
         if self._source is not None and pods:
             try:
                 async with asyncio.timeout(_PATIENCE_S):
-                    tracks = await self._asked(self._source, key[0], pods, begin, end)
+                    span = self._affordable(end - begin, len(entry.pods) or _USUAL_PODS)
+                    tracks = await self._asked(self._source, key[0], pods, (begin, end), span)
                 return SignalHistory(tracks=tracks, source=f"samples in Prometheus{words}")
             except (SourceError, TimeoutError) as error:
                 log.debug("signals of a workload not read", error=str(error))
@@ -118,28 +131,27 @@ class SignalHistoryReader:
     # ---------------------------------------------------------------------------------------------------- Prometheus
 
     async def _asked(
-        self, source: PodSignalSource, namespace: str, pods: Sequence[str], begin: datetime, end: datetime
+        self,
+        source: PodSignalSource,
+        namespace: str,
+        pods: Sequence[str],
+        shown: tuple[datetime, datetime],
+        span: timedelta,
     ) -> list[SignalTrack]:
         """Raises: SourceError."""
-        interval = self._sampler.history.interval
-        signals, span = self._sampler.history.signals, self._affordable(end - begin, len(pods))
-        queries = [
-            (signal, query)
-            for signal in signals
-            for query in source.query_of_pods(signal, namespace=namespace, pods=pods, span=span)
-        ]
-        answers = await asyncio.gather(*(source.ranges(query, at=end) for _, query in queries))
-        by_signal: dict[str, dict[object, list[tuple[float, float]]]] = {signal.name: {} for signal in signals}
-        for (signal, _), series in zip(queries, answers, strict=True):
-            for each in series:
-                identity = self._sampler.identify(each.labels())
-                if identity is not None and identity.namespace == namespace and identity.pod in pods:
-                    by_gpu = by_signal[signal.name]
-                    by_gpu.setdefault((identity.pod, identity.gpu), []).extend(_measured(each.samples(), signal))
-        return [
-            _track(name, [_columns(each) for each in [*by_gpu.values()][:_MOST_GPUS]], begin, end, interval=interval)
-            for name, by_gpu in by_signal.items()
-        ]
+        history, turns, tracks = self._sampler.history, Turns(), list[SignalTrack]()
+        for signal in history.signals:
+            by_gpu: dict[tuple[int, object], _Samples] = {}
+            for query in source.query_of_pods(signal, namespace=namespace, pods=pods, span=span):
+                for each in await source.ranges(query, at=shown[1]):
+                    identity = self._sampler.identify(each.labels())
+                    if identity is not None and identity.namespace == namespace and identity.pod in pods:
+                        gpu = pods.index(identity.pod), identity.gpu
+                        by_gpu[gpu] = _joined(by_gpu.get(gpu, _NO_SAMPLES), _measured(each.samples(), signal))
+                    await turns.give_way()
+            newest = [by_gpu[gpu] for gpu in sorted(by_gpu, key=lambda gpu: gpu[0])]
+            tracks.append(_track(signal.name, newest[:_MOST_GPUS], *shown, interval=history.interval))
+        return tracks
 
     def _affordable(self, span: timedelta, pods: int) -> timedelta:
         """As much of the span as makes no more samples than one picture needs, of pods with eight GPUs each."""
@@ -152,20 +164,22 @@ def _of_pods(now: int, remembered: int) -> str:
     return " of the pods that it had last" if remembered else "; it has no pods, and which it had is not known"
 
 
-def _measured(samples: Iterable[tuple[float, float]], signal: Signal) -> Iterator[tuple[float, float]]:
-    for at_s, value in samples:
-        ratio = utilisation_ratio(value, signal.unit)
-        if ratio is not None:
-            yield at_s, ratio
-
-
 _Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 """Of one GPU: Unix seconds, ratios."""
+_NO_SAMPLES: _Samples = np.zeros(0), np.zeros(0)
 
 
-def _columns(samples: Sequence[tuple[float, float]]) -> _Samples:
+def _measured(samples: Sequence[tuple[float, float]], signal: Signal) -> _Samples:
+    """Those that are measurements."""
     flat = np.array(samples, np.float64).reshape(-1, 2)
-    return flat[:, 0], flat[:, 1]
+    ratios = utilisation_ratios(flat[:, 1], signal.unit)
+    is_measured = ~np.isnan(ratios)
+    return flat[is_measured, 0], ratios[is_measured]
+
+
+def _joined(one: _Samples, other: _Samples) -> _Samples:
+    """Of exporters of several generations, or replicas."""
+    return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
 
 
 def _track(name: str, gpus: Sequence[_Samples], begin: datetime, end: datetime, *, interval: timedelta) -> SignalTrack:

@@ -8,7 +8,7 @@ The state lane has what the history says, which is short: before its first line 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from math import sqrt
@@ -18,8 +18,10 @@ from scaler.reporting.page.axes import TimeAxis
 from scaler.reporting.page.signal_history import SignalBin, SignalTrack
 
 STATES_TOP, STATES_HEIGHT = 4, 30
-MARKS_TOP, MARKS_HEIGHT = 44, 24
-_SIGNALS_TOP, _SIGNAL_HEIGHT, _SIGNAL_LABEL, _SIGNAL_GAP = 80, 64, 18, 14
+_MARKS_TOP, _MARK_HEIGHT, _MARK_ROWS = 44, 24, 3
+_MARK_WIDTH = 3.0
+"""Percent of the width that a mark takes; nearer ones are below each other."""
+_SIGNAL_HEIGHT, _SIGNAL_LABEL, _SIGNAL_GAP = 64, 18, 14
 _AXIS_HEIGHT = 26
 _CHARACTER = 0.75
 """Percent of the width that a character takes in a narrow window; what does not fit is left to tooltip and table."""
@@ -78,6 +80,11 @@ class TimelineMark:
     at: datetime
     percent: float
     text: str = ""
+    row: int = 0
+
+    @property
+    def top(self) -> int:
+        return _MARKS_TOP + self.row * _MARK_HEIGHT
 
     @property
     def letter(self) -> str:
@@ -142,14 +149,16 @@ def draw_timeline(
     suspend_at: datetime | None = None,
     keep_until: datetime | None = None,
 ) -> Timeline:
-    lanes = [_lane(track, number, axis, floor_ratio) for number, track in enumerate(tracks)]
+    marks = _in_rows([*_marks(history, axis), *_expected(axis, suspend_at, keep_until)])
+    top = _MARKS_TOP + (1 + max((each.row for each in marks), default=0)) * _MARK_HEIGHT + _SIGNAL_GAP
+    lanes = [_lane(track, number, axis, floor_ratio, top=top) for number, track in enumerate(tracks)]
     return Timeline(
         axis=axis,
         now=axis.percent(now),
         bands=[*_bands(history, axis, now)],
-        marks=[*_marks(history, axis), *_expected(axis, suspend_at, keep_until)],
+        marks=marks,
         lanes=lanes,
-        axis_top=lanes[-1].top + _SIGNAL_HEIGHT if lanes else _SIGNALS_TOP,
+        axis_top=lanes[-1].top + _SIGNAL_HEIGHT if lanes else top,
     )
 
 
@@ -174,8 +183,18 @@ def _expected(axis: TimeAxis, suspend_at: datetime | None, keep_until: datetime 
             yield TimelineMark(kind=kind, at=at, percent=axis.percent(at))
 
 
-def _lane(track: SignalTrack, number: int, axis: TimeAxis, floor_ratio: float) -> SignalLane:
-    top = _SIGNALS_TOP + number * (_SIGNAL_HEIGHT + _SIGNAL_LABEL + _SIGNAL_GAP) + _SIGNAL_LABEL
+def _in_rows(marks: Sequence[TimelineMark]) -> list[TimelineMark]:
+    """In the order of time; those that would hide each other are in different rows, as far as there are any."""
+    ends, found = [float("-inf")] * _MARK_ROWS, list[TimelineMark]()
+    for mark in sorted(marks, key=lambda each: each.at):
+        row = next((row for row, end in enumerate(ends) if mark.percent >= end), len(found) % _MARK_ROWS)
+        ends[row] = mark.percent + _MARK_WIDTH
+        found.append(replace(mark, row=row))
+    return found
+
+
+def _lane(track: SignalTrack, number: int, axis: TimeAxis, floor_ratio: float, *, top: int) -> SignalLane:
+    top = top + number * (_SIGNAL_HEIGHT + _SIGNAL_LABEL + _SIGNAL_GAP) + _SIGNAL_LABEL
     runs = [*_runs(track.bins)]
     return SignalLane(
         track=track,

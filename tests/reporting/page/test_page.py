@@ -130,7 +130,7 @@ async def test_a_workload_has_all_that_explain_says_its_history_and_its_time_lin
         "11:55:00 UTC Warned Warned suspended soon ada",
         "W Warning its owner is told",
         "12:05:00 UTC Deadline",
-        "gr_engine_active of 1 GPU, the newest first",
+        "gr_engine_active, the newest first",
         "Source: samples in this process's memory.",
     ):
         assert words in answered.text, (words, answered.text)

@@ -98,6 +98,25 @@ async def test_one_that_is_suspended_is_shown_as_it_was_before() -> None:
     assert found.tracks[0].bins[-1].end <= at(-1740)
 
 
+async def test_one_that_came_back_with_other_pods_is_shown_with_both() -> None:
+    one, memory = sampler(), PodMemory()
+    record(one.history, series(pod="worker-0"), every(30, start=-3600, end=-1800, ratio=0.5))
+    record(one.history, series(pod="worker-1"), every(30, start=-600, end=0, ratio=0.25))
+    for seconds, pod_name in ((-1800, "worker-0"), (-600, "worker-1")):
+        memory.look(Evaluation.of({SCALED_OBJECT: entry(pod_name)}, at=at(seconds)))
+    found = await read(one, "worker-1", memory=memory)
+    assert found.source == "samples in this process's memory"
+    assert [each.high_ratio for each in found.tracks[0].bins[:: len(found.tracks[0].bins) - 1]] == [0.5, 0.25]
+
+
+async def test_pods_are_not_remembered_without_end() -> None:
+    memory = PodMemory()
+    for number in range(200):
+        memory.look(Evaluation.of({SCALED_OBJECT: entry(f"worker-{number}")}, at=NOON))
+    names = memory.of(SCALED_OBJECT, entry())
+    assert (len(names), names[0]) == (64, "worker-199")
+
+
 async def test_what_is_gone_is_forgotten() -> None:
     memory = PodMemory()
     memory.look(Evaluation.of({SCALED_OBJECT: entry("worker-0")}, at=NOON))

@@ -93,6 +93,14 @@ def test_what_happened_and_what_is_expected_are_marks_on_the_same_axis() -> None
     assert [letter for _, letter, _ in timeline.legend] == ["W", "G", "S", "A", "K", "U", "D"]
 
 
+def test_marks_that_would_hide_each_other_are_below_each_other() -> None:
+    timeline = drawn([line(-30, "Warned"), line(-30, "Kept"), line(-29, "Granted"), line(-10, "Suspended")])
+    assert [each.row for each in timeline.marks] == [0, 1, 2, 0]
+    [lane] = drawn([line(-30, "Warned"), line(-30, "Kept")], [track()]).lanes
+    assert lane.top > max(each.top for each in timeline.marks[:2]) + 24
+    assert len({each.row for each in drawn([line(-30, "Kept")] * 16).marks}) == 3
+
+
 def test_marks_before_the_picture_are_left_out_rather_than_moved_to_its_edge() -> None:
     assert drawn([line(-90, "Warned")]).marks == []
 
