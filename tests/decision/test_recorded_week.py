@@ -27,8 +27,9 @@ NEWER = re.compile(
     r"\b(warning|allowed_during|wake_at|longest_keep|keeps_per_week|keep_users|suspended_(at_once|per_period))="
     r"(None|\(\)), "
     rf"|warned_at={_INSTANT}, told_by=\(\), told_at=None, (?=wake_request=)"
-    r"|\brequire_delivery=False, "
-    r"|before_suspend='', before_suspend_on_failure=<OnFailure\.HOLD: 'Hold'>, |, hook_run=None"
+    r"|\brequire_delivery=(False|None), |\bwake=(None|<WakeRule\.ON_REQUEST: 'OnRequest'>), "
+    r"|\bbefore_suspend=(''|None), before_suspend_on_failure=(<OnFailure\.HOLD: 'Hold'>|None), |, hook_run=None"
+    r"|\bwhen_free_request='', |\bsuspended_because='', "
     rf"|, (read_since|exclude_until|last_activity|suspended_at)={_INSTANT}"
 )
 """Fields that there were not when it was recorded."""
