@@ -150,7 +150,7 @@ def test_every_reason_why_a_gang_waits_is_explained() -> None:
 
 
 def test_every_phase_in_which_a_workload_does_not_come_back_is_explained() -> None:
-    settled = {Phase.RUNNING, Phase.FINISHED, Phase.REFUSED, Phase.HELD, Phase.SUSPENDED}
+    settled = {Phase.RUNNING, Phase.FINISHED, Phase.REFUSED, Phase.HELD}
     assert set(rows(section("troubleshooting", "It does not come back"))) == {str(each) for each in {*Phase} - settled}
 
 
