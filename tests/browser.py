@@ -172,6 +172,13 @@ class Page:
         await self.call("Page.navigate", url=url)
         async with asyncio.timeout(_LIMIT_S):
             await self._loaded.wait()
+            while not await self._is_there():
+                await self._loaded.wait()
+
+    async def _is_there(self) -> bool:
+        """Whether the page is loaded, and not still the empty one of a new window, whose event may come late."""
+        self._loaded.clear()
+        return bool(await self.run("document.readyState === 'complete' && location.href !== 'about:blank'"))
 
     async def run(self, expression: str) -> Any:
         """The value of the expression of JavaScript, awaited."""
