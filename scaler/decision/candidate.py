@@ -36,6 +36,7 @@ from scaler.decision.workloads import BY_HTTP, BY_LINK, BY_WHEN_FREE, HISTORY_AN
 from scaler.idleness.policy import Reclaim
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
+from scaler.kube.objects.core import UNREADABLE
 
 
 class CandidateState(StrEnum):
@@ -182,11 +183,15 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
-    """Of a ScaledObject whose target has no status of ours; empty where it cannot be read."""
+    """Of a ScaledObject whose target has no status of ours; empty where it cannot be read.
+
+    Whoever may annotate the ScaledObject may write it: a line without a zone in its time is left out.
+    """
     try:
-        return msgspec.json.decode(annotations.get(HISTORY_ANNOTATION) or "[]", type=list[HistoryLine])
-    except msgspec.DecodeError:
+        lines = msgspec.json.decode(annotations.get(HISTORY_ANNOTATION) or "[]", type=list[HistoryLine])
+    except UNREADABLE:
         return []
+    return [line for line in lines if line.at.tzinfo is not None]
 
 
 def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime | None:

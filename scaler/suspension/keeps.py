@@ -23,7 +23,7 @@ import msgspec
 from scaler.decision.workloads import ASKED_BY, EXCLUDE, KEEP_FOR, KEEP_UNTIL, keep_for, keep_overrides
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Policy, is_any_of
-from scaler.kube.objects.core import stamp
+from scaler.kube.objects.core import UNREADABLE, stamp
 
 KEEPS_ANNOTATION = "idlegpu.io/keeps"
 """On a ScaledObject: the uses of a policy that limits them. JSON."""
@@ -55,11 +55,12 @@ class Settled:
 
 
 def keeps_of(annotations: Mapping[str, str]) -> tuple[Keep, ...]:
-    """The record; empty where it cannot be read."""
+    """The record, without uses whose times have no zone; empty where it cannot be read."""
     try:
-        return msgspec.json.decode(annotations.get(KEEPS_ANNOTATION) or "[]", type=tuple[Keep, ...])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = msgspec.json.decode(annotations.get(KEEPS_ANNOTATION) or "[]", type=tuple[Keep, ...])
+    except UNREADABLE:
         return ()
+    return tuple(each for each in found if each.at.tzinfo and each.until.tzinfo)
 
 
 def encode_keeps(keeps: Sequence[Keep]) -> str:

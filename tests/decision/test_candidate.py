@@ -21,12 +21,14 @@ from scaler.decision.candidate import (
     Return,
     WakeCause,
     candidate_state,
+    history_of,
     next_line,
     return_of,
     suspended_at,
 )
 from scaler.decision.decision import Active, Answer, Decision, Inactive, decide
 from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
@@ -184,6 +186,13 @@ def test_a_suspension_that_nobody_has_written_yet_is_not_the_one_before(
     lines = [HistoryLine(at=NOON + minutes(n), state=state) for n, state in enumerate(states)]
     found = [suspended_at(lines, is_down=is_down) for is_down in (False, True)]
     assert found == [None if n is None else NOON + minutes(n) for n in (of_what_is_up, of_what_is_at_0)]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[", "{}", "[" * 100_000, '[{"at": "2026-12-01T12:00:00", "state": "Suspended"}]']
+)
+def test_a_history_in_an_annotation_that_cannot_be_read_is_empty(text: str) -> None:
+    assert history_of({HISTORY_ANNOTATION: text}) == []
 
 
 # ------------------------------------------------------------------------------------------------- one life at random

@@ -114,7 +114,10 @@ def test_before_the_policy_is_known_nothing_is_limited() -> None:
     assert settle(asked, "ScaledObject train", keeps=(), policy=None, now=NOON) == Settled(annotations={}, keeps=())
 
 
-@pytest.mark.parametrize("text", ["", "[", "{}", '[{"at": 1}]'])
+NO_ZONE = '[{"at": "2026-12-01T12:00:00", "until": "2026-12-01T13:00:00"}]'
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}", '[{"at": 1}]', "[" * 100_000, NO_ZONE])
 def test_a_record_that_cannot_be_read_is_empty(text: str) -> None:
     assert keeps_of({KEEPS_ANNOTATION: text}) == ()
 
