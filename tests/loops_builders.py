@@ -28,7 +28,6 @@ from scaler.decision.evaluation import EvaluationConfig, EvaluationTick, Evaluat
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.trigger_metadata import parse_metadata
-from scaler.decision.wake_queries import WakeQueries, WakeQuery
 from scaler.errors import MetadataError
 from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
 from scaler.idleness.policy import Overrides, Trust
@@ -43,6 +42,7 @@ from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.reflector import Reflecting, State
 from scaler.samples.source import InstantQuerySource, SignalSource
+from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.boost_controller import boost_indexes
 
 NAMESPACE = "demo"

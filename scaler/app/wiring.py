@@ -28,7 +28,6 @@ from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
-from scaler.decision.wake_queries import WakeQueries, WakeQuery
 from scaler.idleness.gpu import Signal
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Policy, Trust
@@ -64,6 +63,7 @@ from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.wake_requests import WakeRequests
 from scaler.samples.prometheus import PrometheusSource
+from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
 from scaler.suspension.leader_api import LeaderApi

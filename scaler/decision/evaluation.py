@@ -37,7 +37,6 @@ from scaler.decision.trigger_metadata import (
     resolve_policy,
     sources_of,
 )
-from scaler.decision.wake_queries import WakeQueries
 from scaler.decision.workloads import (
     NO_TARGETS,
     NotifyTargets,
@@ -58,6 +57,7 @@ from scaler.kube.discovery import Scale
 from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
+from scaler.samples.wake_queries import WakeQueries
 
 log = structlog.get_logger(__name__)
 

@@ -24,13 +24,13 @@ from loops_builders import (
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.describe import decision_status, prevailing
 from scaler.decision.evaluation import Evaluator
-from scaler.decision.wake_queries import WakeQuery
 from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Unknown
 from scaler.kube.discovery import Scale
 from scaler.samples.source import RawSeries, SignalReading, VectorSample
+from scaler.samples.wake_queries import WakeQuery
 from scaler.suspension.status import status_digest
 
 NAMES = [f"job-{number}" for number in range(6)]

@@ -29,7 +29,6 @@ from structlog.testing import capture_logs
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.evaluation import aligned
-from scaler.decision.wake_queries import WakeQuery
 from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import EnforcementMode, Overrides
@@ -39,6 +38,7 @@ from scaler.kube.discovery import Scale
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.reflector import Disconnected, NotWatched
 from scaler.samples.source import SignalReading, VectorSample
+from scaler.samples.wake_queries import WakeQuery
 
 BUSY = 0.9
 

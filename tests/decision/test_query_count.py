@@ -11,11 +11,11 @@ from scripted_metrics import GPU_UTIL, GR_ENGINE_ACTIVE, Metrics, gpu
 from scripted_prometheus import ScriptedPrometheus
 
 from scaler.decision.decision import Inactive
-from scaler.decision.wake_queries import WakeQuery
 from scaler.idleness.policy import Overrides
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.source import VectorSample
+from scaler.samples.wake_queries import WakeQuery
 
 SHORT = {"idleAfter": "1m", "warmUp": "0s"}
 """Few samples, so that thousands of GPUs are quickly served."""

@@ -13,13 +13,15 @@ from datetime import datetime
 
 import structlog
 
-from scaler.decision.decision_cache import Key
 from scaler.errors import SourceError
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.samples.source import InstantQuerySource, VectorSample
 
 log = structlog.get_logger(__name__)
+
+Key = tuple[str, str]
+"""(namespace, name) of a ScaledObject."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
