@@ -67,7 +67,7 @@ from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
 from scaler.suspension.leader_api import LeaderApi
-from scaler.suspension.priority_boost import Switch
+from scaler.suspension.priority_boost import BoostSwitch
 
 MISSED_TICKS = 3
 """Evaluations that may be missed before decisions expire, and twice that before the process is unhealthy."""
@@ -359,7 +359,7 @@ class Wiring:
             clock=lambda: datetime.now(UTC),
             max_age=settings.kubernetes.max_view_age,
             fair_sharing=policy.fair_sharing,
-            boosts=policy.boost.enabled is not Switch.OFF,
+            boosts=policy.boost.enabled is not BoostSwitch.OFF,
             confined_to=settings.kubernetes.namespaces,
         )
         return Planner(

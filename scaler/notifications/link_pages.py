@@ -31,7 +31,7 @@ from scaler.idleness.policy import Policy
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT
-from scaler.notifications.links import PATH, Link, LinkError, Links, Verb
+from scaler.notifications.links import PATH, Link, LinkError, Links, LinkVerb
 from scaler.suspension.leader_api import PatchApi
 
 log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ class LinkPages:
         self._clock = clock
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
-        path = f"{PATH}/{{verb:{'|'.join(Verb)}}}/{{token}}"
+        path = f"{PATH}/{{verb:{'|'.join(LinkVerb)}}}/{{token}}"
         return [web.get(path, self._ask), web.post(path, self._do)]
 
     async def _ask(self, request: web.Request) -> web.Response:
@@ -91,14 +91,14 @@ class LinkPages:
         log.info("link used", verb=str(verb), namespace=link.namespace, name=link.name, owner=link.owner)
         return _page(f"{link.namespace}/{link.name}: {self._words(verb, link)} – done.")
 
-    def _read(self, request: web.Request) -> tuple[Verb, Link]:
-        verb = Verb(request.match_info["verb"])
+    def _read(self, request: web.Request) -> tuple[LinkVerb, Link]:
+        verb = LinkVerb(request.match_info["verb"])
         return verb, self._links.read(verb, request.match_info["token"], self._clock.now())
 
-    def _words(self, verb: Verb, link: Link) -> str:
+    def _words(self, verb: LinkVerb, link: Link) -> str:
         return self._links.words(verb, self._policy_of((link.namespace, link.name)))
 
-    def _check(self, link: Link, verb: Verb, found: ScaledObject | None) -> ScaledObject:
+    def _check(self, link: Link, verb: LinkVerb, found: ScaledObject | None) -> ScaledObject:
         """Raises: LinkError unless the workload is there, the link unused, and its policy lets it."""
         if found is None or found.metadata.uid != link.uid:
             raise LinkError(HTTPStatus.GONE, f"There is no workload {link.namespace}/{link.name} any more.")
@@ -109,7 +109,7 @@ class LinkPages:
             raise LinkError(HTTPStatus.FORBIDDEN, f"The policy of this workload does not allow that: {why}")
         return found
 
-    async def _carry_out(self, verb: Verb, link: Link) -> None:
+    async def _carry_out(self, verb: LinkVerb, link: Link) -> None:
         """Raises: LinkError, KubeError."""
         known = self._scaled_object(link.namespace, link.name)
         path = (known.resource if known is not None else SCALED_OBJECT).path(link.namespace, link.name)
@@ -132,7 +132,7 @@ class LinkPages:
                 return None
             raise
 
-    def _patch(self, verb: Verb, link: Link, found: ScaledObject) -> Mapping[str, object]:
+    def _patch(self, verb: LinkVerb, link: Link, found: ScaledObject) -> Mapping[str, object]:
         now, annotations = self._clock.now(), found.metadata.annotations
         records = answered(annotations, now) | {_record(verb, link): link.expires}
         if len(records) > _MOST_ANSWERED:
@@ -150,7 +150,7 @@ def answered(annotations: Mapping[str, str], now: datetime) -> dict[str, int]:
     return {name: expires for name, expires in found.items() if expires > now.timestamp()}
 
 
-def _record(verb: Verb, link: Link) -> str:
+def _record(verb: LinkVerb, link: Link) -> str:
     return f"{verb}-{link.id}"
 
 

@@ -45,13 +45,13 @@ _SHORTEST_KEY = 32
 _TOKEN = re.compile(r"[\w.-]{1,2000}")
 
 
-class Verb(StrEnum):
+class LinkVerb(StrEnum):
     KEEP = "keep"
     EXCLUDE = "exclude"
     WAKE = "wake"
 
 
-_OFFERED = {CandidateState.WARNED: (Verb.KEEP, Verb.EXCLUDE), CandidateState.SUSPENDED: (Verb.WAKE,)}
+_OFFERED = {CandidateState.WARNED: (LinkVerb.KEEP, LinkVerb.EXCLUDE), CandidateState.SUSPENDED: (LinkVerb.WAKE,)}
 
 
 class Link(msgspec.Struct, frozen=True):
@@ -109,11 +109,11 @@ class Links:
             log.warning("message without links", error=str(error))
             return {}
 
-    def _url(self, verb: Verb, link: Link) -> str:
+    def _url(self, verb: LinkVerb, link: Link) -> str:
         token = self._serializer(verb).dumps(msgspec.to_builtins(link))
         return f"{self.config.base_url.rstrip('/')}{PATH}/{verb}/{token}"
 
-    def read(self, verb: Verb, token: str, now: datetime) -> Link:
+    def read(self, verb: LinkVerb, token: str, now: datetime) -> Link:
         """Raises: LinkError unless it was signed for this verb, and has not expired."""
         if not _TOKEN.fullmatch(token):
             raise _forged()
@@ -125,37 +125,37 @@ class Links:
             raise LinkError(HTTPStatus.GONE, "This link has expired.")
         return link
 
-    def changes(self, verb: Verb, link: Link, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
+    def changes(self, verb: LinkVerb, link: Link, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
         """The annotations that the link sets where there are these."""
         asked = {ASKED_BY: f"{BY_LINK}{link.owner}"}
         match verb:
-            case Verb.WAKE:
+            case LinkVerb.WAKE:
                 return asked | {WAKE_ANNOTATION: str(timestamp(now))}
-            case Verb.EXCLUDE:
+            case LinkVerb.EXCLUDE:
                 return asked | {EXCLUDE: "true"}
-            case Verb.KEEP:
+            case LinkVerb.KEEP:
                 until = now + self.config.keep_for
                 return asked | {KEEP_UNTIL: str(timestamp(max(until, _time(annotations.get(KEEP_UNTIL, ""), until))))}
 
     def refusal(
-        self, verb: Verb, link: Link, annotations: Mapping[str, str], policy: Policy | None, now: datetime
+        self, verb: LinkVerb, link: Link, annotations: Mapping[str, str], policy: Policy | None, now: datetime
     ) -> str:
         """Why the limits of the workload's policy do not allow it, in words; empty where they do, or are not known."""
-        changes = {} if verb is Verb.WAKE else self.changes(verb, link, annotations, now)
+        changes = {} if verb is LinkVerb.WAKE else self.changes(verb, link, annotations, now)
         return settle(changes, "link", keeps=keeps_of(annotations), policy=policy, now=now).refused
 
-    def words(self, verb: Verb, policy: Policy | None) -> str:
+    def words(self, verb: LinkVerb, policy: Policy | None) -> str:
         """What it does, for as long as the policy lets it last."""
         longest = policy.longest_keep if policy is not None else None
         match verb:
-            case Verb.WAKE:
+            case LinkVerb.WAKE:
                 return "Resume it"
-            case Verb.EXCLUDE:
+            case LinkVerb.EXCLUDE:
                 return f"Exclude it from suspension {f'for {format_duration(longest)}' if longest else 'for good'}"
-            case Verb.KEEP:
+            case LinkVerb.KEEP:
                 return f"Keep it for {format_duration(min(self.config.keep_for, longest or self.config.keep_for))}"
 
-    def _serializer(self, verb: Verb) -> URLSafeTimedSerializer:
+    def _serializer(self, verb: LinkVerb) -> URLSafeTimedSerializer:
         """Raises: LinkError where there are no keys."""
         try:
             keys = self.config.key_file.read_text(encoding="utf-8").split()

@@ -16,7 +16,7 @@ from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, WAKE_ANNOTATION, w
 from scaler.errors import KubeError
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.reclaim.wake_planner import Key, WakePlan, WakePlanner, WakeWish
+from scaler.reclaim.wake_planner import Key, SuspendedWorkload, WakePlan, WakePlanner
 from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.reconciler import is_conflict
 
@@ -46,30 +46,30 @@ class WakeController:
     async def tick(self, now: datetime) -> WakePlan:
         self._woken = {key: at for key, at in self._woken.items() if now - at < _HEARD_WITHIN}
         plan = await self.planner.plan(now, self._woken.keys())
-        for wish in plan.woken:
+        for each in plan.woken:
             try:
-                await self._write(wish, now)
+                await self._write(each, now)
             except KubeError as error:
                 tell = log.debug if is_conflict(error) else log.warning
-                tell("workload not woken; retried", scaled_object="/".join(wish.key), error=str(error))
+                tell("workload not woken; retried", scaled_object="/".join(each.key), error=str(error))
                 break  # those after it were found with this one counted
         return plan
 
-    async def _write(self, wish: WakeWish, now: datetime) -> None:
+    async def _write(self, found: SuspendedWorkload, now: datetime) -> None:
         """Raises: KubeError; 409 where the object is no more the one that was decided on."""
-        on = wish.by_owner or wish.scaled_object
+        on = found.by_owner or found.scaled_object
         resource = SCALABLE_WORKLOAD if isinstance(on, ScalableWorkload) else on.resource
-        annotations = {WAKE_ANNOTATION: wake_time(now), ASKED_BY: _asked_by(wish)}
+        annotations = {WAKE_ANNOTATION: wake_time(now), ASKED_BY: _asked_by(found)}
         body = {"metadata": {"resourceVersion": on.metadata.resource_version, "annotations": annotations}}
         await self.api.patch(resource.path(*on.metadata.key), body)
-        self._woken[wish.key] = now
+        self._woken[found.key] = now
         log.info(
-            "woken: its quota and nodes are free", scaled_object="/".join(wish.key), request=wish.decision.when_free
+            "woken: its quota and nodes are free", scaled_object="/".join(found.key), request=found.decision.when_free
         )
 
 
-def _asked_by(wish: WakeWish) -> str:
-    if (on := wish.by_owner) is not None:
+def _asked_by(found: SuspendedWorkload) -> str:
+    if (on := found.by_owner) is not None:
         by = on.metadata.annotations.get(ASKED_BY, "").removesuffix(BY_WHEN_FREE)
         return f"{by or 'its owner'}{BY_WHEN_FREE}"
-    return f"{wish.decision.policy.source_of('wake')}{BY_WHEN_FREE}"
+    return f"{found.decision.policy.source_of('wake')}{BY_WHEN_FREE}"

@@ -46,7 +46,7 @@ _NOT_SCALED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WakeWish:
+class SuspendedWorkload:
     """A suspended workload that shall come back when there is free."""
 
     scaled_object: ScaledObject
@@ -71,7 +71,7 @@ class WakeWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakePlan:
-    woken: Sequence[WakeWish] = ()
+    woken: Sequence[SuspendedWorkload] = ()
     """In the order in which they are to be woken."""
     suspended: Mapping[Key, str] = field(default_factory=dict)
     """Why the others stay suspended, by ScaledObject."""
@@ -84,8 +84,8 @@ class WakePlanner:
     async def plan(self, now: datetime, woken: Collection[Key] = ()) -> WakePlan:
         """`woken` are ScaledObjects whose wake-up was written and may not be seen yet."""
         evaluation, policy = self.planning.decisions.evaluation, self.planning.policy
-        wishes = list(_wishes(evaluation, self.planning.cluster, woken)) if evaluation is not None else []
-        if not wishes or evaluation is None:
+        asked = list(_suspended_workloads(evaluation, self.planning.cluster, woken)) if evaluation is not None else []
+        if not asked or evaluation is None:
             return WakePlan()
         snapshot = self.planning.view.look()
         capacity = self.planning.capacity() if policy.consider_nodes else None
@@ -93,22 +93,22 @@ class WakePlanner:
             (each.reason for each in (snapshot, capacity) if isinstance(each, NotSynced)), ""
         )
         if doubt or isinstance(snapshot, NotSynced) or isinstance(capacity, NotSynced):
-            return WakePlan(suspended={each.key: f"it is not known what is free: {doubt}" for each in wishes})
+            return WakePlan(suspended={each.key: f"it is not known what is free: {doubt}" for each in asked})
         free = _FreeView(self.planning, snapshot, capacity, now)
-        workloads = {each.key: free.if_active(each.scalable) for each in wishes}
+        workloads = {each.key: free.if_active(each.scalable) for each in asked}
         free.look(filter(None, workloads.values()), _coming(evaluation, self.planning.cluster, woken))
         await asyncio.to_thread(free.find_unplaced)
-        return await self._plan(wishes, workloads, free, now)
+        return await self._plan(asked, workloads, free, now)
 
     async def _plan(
         self,
-        wishes: Sequence[WakeWish],
+        asked: Sequence[SuspendedWorkload],
         workloads: Mapping[Key, QuotaWorkload | None],
         free: "_FreeView",
         now: datetime,
     ) -> WakePlan:
-        found, suspended = list[WakeWish](), dict[Key, str]()
-        for each in sorted(wishes, key=lambda wish: (wish.suspended_at, wish.key)):
+        found, suspended = list[SuspendedWorkload](), dict[Key, str]()
+        for each in sorted(asked, key=lambda found: (found.suspended_at, found.key)):
             workload = workloads[each.key]
             why = self._not_yet(each, now) or await free.why_suspended(workload)
             if why or workload is None:
@@ -118,16 +118,18 @@ class WakePlanner:
                 free.add(workload, "comes back first")
         return WakePlan(woken=tuple(found), suspended=suspended)
 
-    def _not_yet(self, wish: WakeWish, now: datetime) -> str:
-        rest, annotations = self.planning.policy.replan_backoff, wish.scaled_object.metadata.annotations
+    def _not_yet(self, found: SuspendedWorkload, now: datetime) -> str:
+        rest, annotations = self.planning.policy.replan_backoff, found.scaled_object.metadata.annotations
         if paused := next((each for each in _NOT_SCALED if annotations.get(each)), ""):
             return f"KEDA does not scale it: annotation {paused} of its ScaledObject"
-        if now - wish.suspended_at < rest:
+        if now - found.suspended_at < rest:
             return f"it was suspended less than {format_duration(rest)} ago"
         return ""
 
 
-def _wishes(evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key]) -> Iterator[WakeWish]:
+def _suspended_workloads(
+    evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key]
+) -> Iterator[SuspendedWorkload]:
     for key, entry in evaluation.entries.items():
         decision = prevailing(list(entry.triggers.values()))
         if decision is None or key in woken or not decision.when_free or not is_scalable_workload(entry.target):
@@ -135,7 +137,7 @@ def _wishes(evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key
         scaled_object = cluster.scaled_objects.get(*key)
         scalable = cluster.scalable_workloads.get(key[0], entry.target.name)
         if scaled_object is not None and scalable is not None and decision.target.is_plannable:
-            yield WakeWish(scaled_object=scaled_object, scalable=scalable, decision=decision)
+            yield SuspendedWorkload(scaled_object=scaled_object, scalable=scalable, decision=decision)
 
 
 def _coming(evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key]) -> Iterator[ScalableWorkload]:

@@ -29,7 +29,7 @@ from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.priority_boost import PriorityBoost, Switch
+from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
 from scaler.suspension.reconciler import is_conflict
 
 log = structlog.get_logger(__name__)
@@ -81,7 +81,7 @@ class FeatureGateProbe:
 
         Raises: KubeError where the API does not answer.
         """
-        if self._policy.enabled is not Switch.AUTO:
+        if self._policy.enabled is not BoostSwitch.AUTO:
             return _SET_BY_OPERATOR[self._policy.enabled]
         before = self._found[0] if self._found else _NOT_ASKED
         is_good = self._found is not None and now - self._found[1] < ASK_AGAIN[before.gate]
@@ -129,6 +129,10 @@ _FOUND_OFF = FeatureGateStatus(
     "cannot be seen: set reclaim.priorityBoost.enabled to on there",
 )
 _SET_BY_OPERATOR = {
-    Switch.ON: FeatureGateStatus(gate=FeatureGate.ON, message="reclaim.priorityBoost.enabled is on in the settings"),
-    Switch.OFF: FeatureGateStatus(gate=FeatureGate.OFF, message="reclaim.priorityBoost.enabled is off in the settings"),
+    BoostSwitch.ON: FeatureGateStatus(
+        gate=FeatureGate.ON, message="reclaim.priorityBoost.enabled is on in the settings"
+    ),
+    BoostSwitch.OFF: FeatureGateStatus(
+        gate=FeatureGate.OFF, message="reclaim.priorityBoost.enabled is off in the settings"
+    ),
 }

@@ -55,7 +55,7 @@ PATIENCE = timedelta(minutes=5)
 been at work for that long, unseen, and would be preempted for being idle."""
 
 
-class Switch(StrEnum):
+class BoostSwitch(StrEnum):
     """Whether something is used that may or may not be there."""
 
     AUTO = "auto"
@@ -68,7 +68,7 @@ class Switch(StrEnum):
 class PriorityBoost:
     """The boost of idle workloads whose policy is `reclaim: PriorityBoost`."""
 
-    enabled: Switch = Switch.AUTO
+    enabled: BoostSwitch = BoostSwitch.AUTO
     """Kueue reads the annotation only with its feature gate `PriorityBoost`, which is off by default."""
     value: int = -1000
     """Added to the Workload's priority while it is idle; below 0."""

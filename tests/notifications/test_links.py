@@ -23,7 +23,7 @@ from virtual_clock import VirtualClock
 from scaler.idleness.policy import Policy
 from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.notifications.link_pages import ANSWERED, LinkPages
-from scaler.notifications.links import LinkConfig, Links, Verb
+from scaler.notifications.links import LinkConfig, Links, LinkVerb
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
 from scaler.reporting.http import HttpServer
@@ -187,7 +187,7 @@ async def test_nothing_but_post_changes_anything(site: Site, verb: str) -> None:
 
 async def test_a_crawler_that_follows_every_link_changes_nothing(site: Site) -> None:
     before = await site.cluster.read(SCALED_OBJECT, NAME)
-    queue, seen = [site.link(verb) for verb in Verb], set[str]()
+    queue, seen = [site.link(verb) for verb in LinkVerb], set[str]()
     while queue:
         url = queue.pop()
         if url in seen:
@@ -214,7 +214,7 @@ def forged(token: str, verb: str = "keep") -> dict[str, str]:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("verb", LinkVerb)
 @pytest.mark.parametrize("how", [*forged("a.b.c")])
 async def test_forged_links_are_refused(site: Site, how: str, verb: str, method: str) -> None:
     base, _, token = site.link(verb).rpartition("/")
@@ -225,14 +225,14 @@ async def test_forged_links_are_refused(site: Site, how: str, verb: str, method:
     assert await site.cluster.read(SCALED_OBJECT, NAME) == before
 
 
-@pytest.mark.parametrize(("verb", "other"), [*permutations(Verb, 2)])
+@pytest.mark.parametrize(("verb", "other"), [*permutations(LinkVerb, 2)])
 async def test_a_link_is_good_for_its_purpose_only(site: Site, verb: str, other: str) -> None:
     assert await site.posts(site.link(verb).replace(f"/{verb}/", f"/{other}/")) == 400
     assert await site.posts(site.link(verb).replace(f"/{verb}/", "/delete/")) == 404
     assert await site.annotations() == {}
 
 
-@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("verb", LinkVerb)
 async def test_an_expired_link_is_refused(site: Site, verb: str) -> None:
     url = site.link(verb)
     await site.clock.advance(24 * 3600 - 1)
@@ -243,7 +243,7 @@ async def test_an_expired_link_is_refused(site: Site, verb: str) -> None:
     assert await site.annotations() == {}
 
 
-@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("verb", LinkVerb)
 async def test_a_used_link_stays_used_after_a_restart_and_in_another_replica(
     site: Site, tmp_path: Path, verb: str
 ) -> None:

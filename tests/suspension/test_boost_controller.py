@@ -30,7 +30,7 @@ from scaler.suspension.boost_controller import (
 )
 from scaler.suspension.boost_gate import ASK_AGAIN, HOW_TO_SWITCH_ON, FeatureGate
 from scaler.suspension.leader_api import LeaderApi
-from scaler.suspension.priority_boost import PATIENCE, Boost, BoostOwner, BoostStep, PriorityBoost, Switch
+from scaler.suspension.priority_boost import PATIENCE, Boost, BoostOwner, BoostStep, BoostSwitch, PriorityBoost
 
 LEFT = policy(reclaim=Reclaim.PRIORITY_BOOST)
 VERDICTS_HOLD = minutes(10)
@@ -242,9 +242,9 @@ async def test_a_workload_that_is_gone_meanwhile_says_nothing_about_the_gate(gan
 async def test_the_settings_override_the_probe(gang, gate_is_on):
     """Where Kueue runs without its webhooks nothing refuses anything."""
     gang.api.gate_is_on = gate_is_on
-    gang.boosting = gang.boosts(enabled=Switch.ON)
+    gang.boosting = gang.boosts(enabled=BoostSwitch.ON)
     assert await gang.tick(IS_IDLE) == (BoostStep.WRITE,)
-    gang.boosting = gang.boosts(enabled=Switch.OFF)
+    gang.boosting = gang.boosts(enabled=BoostSwitch.OFF)
     assert await gang.tick(decided(phase=Phase.WAITING_FOR_QUOTA), seconds=15) == (BoostStep.REMOVE,)
     assert await gang.tick(IS_IDLE, seconds=30) == ()
     assert gang.api.asked == 0
@@ -267,7 +267,7 @@ async def test_nothing_is_done_before_the_first_verdicts(gang):
 
 
 async def test_a_conflict_is_looked_at_again(gang):
-    gang.boosting = gang.boosts(enabled=Switch.ON)
+    gang.boosting = gang.boosts(enabled=BoostSwitch.ON)
     with gang.cluster.refusing("PATCH", WORKLOAD_NAME, status=409):
         assert await gang.tick(IS_IDLE) == ()
     assert await gang.one.events() == []

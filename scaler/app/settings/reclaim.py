@@ -14,7 +14,7 @@ from scaler.reclaim.budgets.scopes import Each, Scope
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.problem import SearchLimits
-from scaler.suspension.priority_boost import PriorityBoost, Switch
+from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
 
 _DEFAULT = ReclaimConfig()
 _MOST_NEGATIVE = -(2**31)
@@ -209,13 +209,13 @@ class FairSharingSettings(Section):
 
 def _switch(value: Any) -> Any:
     """YAML reads a bare `on` and `off` as truths."""
-    return {True: Switch.ON, False: Switch.OFF}[value] if isinstance(value, bool) else value
+    return {True: BoostSwitch.ON, False: BoostSwitch.OFF}[value] if isinstance(value, bool) else value
 
 
 class PriorityBoostSettings(Section):
     """For workloads with `reclaim: PriorityBoost`."""
 
-    enabled: Annotated[Switch, BeforeValidator(_switch)] = _DEFAULT.boost.enabled
+    enabled: Annotated[BoostSwitch, BeforeValidator(_switch)] = _DEFAULT.boost.enabled
     """`auto`: if Kueue's feature gate PriorityBoost is detected to be on."""
     value: int = Field(default=_DEFAULT.boost.value, lt=0, ge=_MOST_NEGATIVE)
     """Added to the priority of the Workload while it is idle."""

@@ -17,7 +17,7 @@ from scaler.reclaim.budgets.scopes import Each, Scope
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.problem import SearchLimits
-from scaler.suspension.priority_boost import PriorityBoost, Switch
+from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_settings_become_the_cores_values(file: Path) -> None:
         unprotected=Unprotected.REFUSE,
         fair_sharing=True,
         strategies=(PreemptionStrategy.INITIAL_SHARE,),
-        boost=PriorityBoost(enabled=Switch.ON, value=-5),
+        boost=PriorityBoost(enabled=BoostSwitch.ON, value=-5),
         replan_backoff=timedelta(seconds=30),
         budgets=(
             Budget(
@@ -99,9 +99,17 @@ def test_the_default_policy_of_workloads_is_set_beside_their_other_defaults(file
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("auto", Switch.AUTO), ("on", Switch.ON), ("off", Switch.OFF), ("'on'", Switch.ON), ("true", Switch.ON)],
+    [
+        ("auto", BoostSwitch.AUTO),
+        ("on", BoostSwitch.ON),
+        ("off", BoostSwitch.OFF),
+        ("'on'", BoostSwitch.ON),
+        ("true", BoostSwitch.ON),
+    ],
 )
-def test_a_switch_may_be_written_bare_though_yaml_takes_it_for_a_truth(file: Path, text: str, expected: Switch) -> None:
+def test_a_switch_may_be_written_bare_though_yaml_takes_it_for_a_truth(
+    file: Path, text: str, expected: BoostSwitch
+) -> None:
     assert reclaim(f"  priorityBoost: {{enabled: {text}}}", file).boost.enabled is expected
 
 
