@@ -94,7 +94,11 @@ def _waiting(workload: QuotaWorkload, needs: QuotaRequirement, planning_tree: Pl
                 yield f"Workload {each.key} waits for {_named(shared)}"
     for queue in tree.queues.values():
         for each in queue.workloads.values():
-            if each.evicted and (shared := needs.keys & each.held.usage.keys()):
+            if not each.evicted:
+                continue
+            # It need not come back to the flavor that it had.
+            shared = needs.keys & (each.held.usage.keys() | _requirement(each, queue, planning_tree).keys)
+            if each.opaque_because or shared:
                 yield f"Workload {each.key} is being evicted, and waits for {_named(shared)} again"
 
 

@@ -95,6 +95,14 @@ CASES: Mapping[str, tuple[str, str]] = {
         why(holding("gang", gpus=1, evicted=True)),
         "Workload team/gang is being evicted, and waits for nvidia.com/gpu of default again",
     ),
+    "one is being evicted, and may come back to another flavor": (
+        why(
+            holding("gang", flavor="h100", evicted=True),
+            wakes=workload("notebook", gpus=2, queue="b"),
+            queues=[cluster_queue(gpus={"default": 4, "h100": 4}, cohort="team"), B],
+        ),
+        "Workload team/gang is being evicted, and waits for nvidia.com/gpu of default again",
+    ),
     "it would borrow what is free in its cohort": (why(holding(gpus=4), queues=[A, B]), ""),
     "its cohort lends nothing": (
         why(holding(gpus=4), queues=[A, cluster_queue("b", gpus={"default": quota(4, lending=0)}, cohort="team")]),
