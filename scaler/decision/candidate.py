@@ -267,11 +267,14 @@ def next_line(
 ) -> HistoryLine | None:
     """What is to be added to its history; None where it is in the state of its last line, or nothing is known.
 
-    A warning that is given again is a line of its own: its owner is told of that.
+    A warning that is given again is a line of its own: its owner is told of that. What runs after a suspension was
+    woken, however quickly: that is the first line, and the state that it is in the next one.
     """
     if decision is None or decision.answer.reason in OF_ALL:
         return None
     state = candidate_state(decision, target=target, warned_at=warned_at)
+    if before is not None and before.state == _S.SUSPENDED and state in _AFTER_WAKING:
+        state = _S.WAKING
     is_told = before is not None and before.state == state and not (state is _S.WARNED and _is_older(before, warned_at))
     if state is None or is_told:
         return None
@@ -283,6 +286,9 @@ def next_line(
         message=shorten(answer.message, _LONGEST_MESSAGE, placeholder=" …"),
         by=by if asked else "",
     )
+
+
+_AFTER_WAKING = _UP | {_S.KEPT, _S.EXCLUDED}
 
 
 def _is_older(line: HistoryLine, warned_at: datetime | None) -> bool:
