@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from deploy import helm_chart
 from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
 from scaler.app.settings.model import Settings
+from scaler.kube.objects import resources as kinds
 from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RequiredRule, RuleUser
 
 BASE = DEPLOY / "kustomize" / "base"
@@ -67,8 +68,9 @@ def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
     if need.part is RuleUser.TOKENS:
         yield list(need.verbs), "tokens"
         return
-    if need.part in (RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES):
-        yield list(need.verbs), "enforce"
+    are_policies = all(each.resource in (kinds.IDLE_POLICY, kinds.CLUSTER_IDLE_POLICY) for each in need.on)
+    if need.part in (RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES) and not are_policies:
+        yield list(need.verbs), "enforce"  # jobs are read by the leader, policies by the pages of every replica
         return
     is_readers = need.part in (RuleUser.SCALER, RuleUser.PLANS)
     reads = [verb for verb in need.verbs if verb in ("list", "watch") or (verb == "get" and is_readers)]

@@ -30,6 +30,7 @@ NOT_SEEN = {
     "certificate_expiry_timestamp_seconds": "the demo runs without TLS",
     "certificate_files_usable": "the demo runs without TLS",
     "events_lost_total": "the API takes every Event",
+    "before_suspend_total": "no hook is configured",
     "notifications_total": "no target is configured",
     "oldest_pending_notification_seconds": "no target is configured",
     "workload_suspend_timestamp_seconds": "a window of seconds leaves little to foresee",

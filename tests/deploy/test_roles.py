@@ -63,6 +63,7 @@ def needed(*parts: RuleUser, namespaces: Sequence[str] = ()) -> set[Grant]:
     }
 
 
+READ_BY_ALL = frozenset({"notebooks", "inferenceservices", "idlepolicies"})
 BY_DEFAULT = frozenset(RuleUser) - OPTIONAL
 
 
@@ -97,8 +98,9 @@ def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
 def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
     confined = granted(namespaces=namespaces, mode=mode)
     parts = CONFINED & BY_DEFAULT if mode == "enforce" else [RuleUser.SCALER]
-    switched = {each for each in needed(RuleUser.SWITCHES, namespaces=namespaces) if each.verb in READS}
-    assert confined == needed(*parts, namespaces=namespaces) | switched
+    copies = needed(RuleUser.SWITCHES, RuleUser.POLICIES, namespaces=namespaces)
+    read = {each for each in copies if each.verb in ("list", "watch") and each.resource in READ_BY_ALL}
+    assert confined == needed(*parts, namespaces=namespaces) | read
     assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}
     kinds = {each["kind"] for each in objects({"namespaces": namespaces, "mode": mode})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
