@@ -40,8 +40,8 @@ VERBS = (
     "demo",
 )
 FOLDERS = (
-    "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim", "admission",
-    "reporting", "notifications", "kube", "tls", "app",
+    "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
+    "multikueue", "admission", "reporting", "notifications", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
 from scaler.app.settings.hooks import HookSettings
+from scaler.app.settings.multikueue import MultiKueueSettings
 from scaler.app.settings.notifications import NotificationSettings
 from scaler.app.settings.page import PageSettings
 from scaler.app.settings.reclaim import ReclaimSettings
@@ -340,14 +341,15 @@ class LogSettings(Section):
     """JSON Lines, or text for a terminal."""
 
 
-Component = Literal["scaler", "reconciler"]
+Component = Literal["scaler", "reconciler", "dispatcher"]
 
 
 class Settings(Section):
     """The whole document."""
 
     components: tuple[Component, ...] = ("scaler", "reconciler")
-    """What runs in this process: `scaler` answers KEDA, `reconciler` reconciles while it holds the Lease."""
+    """What runs in this process: `scaler` answers KEDA, `reconciler` reconciles while it holds the Lease, and
+    `dispatcher` nominates clusters for Workloads of MultiKueue, on a hub, while it holds the Lease."""
     grpc: GrpcSettings = GrpcSettings()
     http: HttpSettings = HttpSettings()
     kubernetes: KubernetesSettings = KubernetesSettings()
@@ -374,6 +376,7 @@ class Settings(Section):
     suspend_at: bool = False
     """Whether annotation `idlegpu.io/suspend-at` of pods that have it is written, for trainers that save their state
     before they are suspended. It needs the permission to patch pods."""
+    multi_kueue: MultiKueueSettings = MultiKueueSettings()
     notifications: NotificationSettings = NotificationSettings()
     page: PageSettings = PageSettings()
     metrics: MetricsSettings = MetricsSettings()

@@ -81,8 +81,13 @@ class PriorityClassRef(Struct, frozen=True):
     name: str = ""
 
 
+class PreemptionGate(Struct, frozen=True):
+    name: str = ""
+
+
 class WorkloadSpec(Struct, frozen=True):
     active: bool = True
+    preemption_gates: tuple[PreemptionGate, ...] = ()
     queue_name: str = ""
     priority: int | None = None
     priority_class_ref: PriorityClassRef | None = None
@@ -143,6 +148,12 @@ class PodSetRequest(Struct, frozen=True):
     """Of all its pods together."""
 
 
+class PreemptionGateState(Struct, frozen=True):
+    name: str = ""
+    position: str = ""
+    """Open or Closed."""
+
+
 class WorkloadStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     admission: Admission | None = None
@@ -152,9 +163,21 @@ class WorkloadStatus(Struct, frozen=True):
     resource_requests: tuple[PodSetRequest, ...] = ()
     cluster_name: str = ""
     nominated_cluster_names: tuple[str, ...] = ()
+    preemption_gates: tuple[PreemptionGateState, ...] = ()
+
+
+MULTIKUEUE_ORIGIN = "kueue.x-k8s.io/multikueue-origin"
+"""Label of what a hub has copied to this cluster. Source: Kueue, MultiKueueOriginLabel."""
+MULTIKUEUE_GATE = "kueue.x-k8s.io/multikueue"
+"""Name of the preemption gate of such copies, with Kueue's gate MultiKueueOrchestratedPreemption."""
 
 
 class Workload(Struct, frozen=True):
     metadata: ObjectMeta
     spec: WorkloadSpec = WorkloadSpec()
     status: WorkloadStatus = WorkloadStatus()
+
+    @property
+    def is_remote_copy(self) -> bool:
+        """Whether a MultiKueue hub has created it here, for a job of the hub."""
+        return MULTIKUEUE_ORIGIN in self.metadata.labels

@@ -108,6 +108,13 @@ CLUSTER_IDLE_POLICY = _of("idlegpu.io/v1alpha1", "clusteridlepolicies", "Cluster
 LEADER_WORKER_SET = _of("leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet")
 SCALABLE_WORKLOAD = _of("idlegpu.io/v1alpha1", "scalableworkloads", "ScalableWorkload")
 RECLAIM_POLICY = _of("idlegpu.io/v1alpha1", "reclaimpolicies", "ReclaimPolicy", namespaced=False)
+CLUSTER_OFFER = _of("idlegpu.io/v1alpha1", "clusteroffers", "ClusterOffer", namespaced=False)
+MULTIKUEUE_CONFIG = _of("kueue.x-k8s.io/v1beta2", "multikueueconfigs", "MultiKueueConfig", namespaced=False)
+MULTIKUEUE_CLUSTER = _of("kueue.x-k8s.io/v1beta2", "multikueueclusters", "MultiKueueCluster", namespaced=False)
+PLACEMENT_DECISION = _of("cluster.open-cluster-management.io/v1beta1", "placementdecisions", "PlacementDecision")
+ADD_ON_PLACEMENT_SCORE = _of(
+    "cluster.open-cluster-management.io/v1alpha1", "addonplacementscores", "AddOnPlacementScore"
+)
 WORKLOAD = _of("kueue.x-k8s.io/v1beta2", "workloads", "Workload")
 LOCAL_QUEUE = _of("kueue.x-k8s.io/v1beta2", "localqueues", "LocalQueue")
 CLUSTER_QUEUE = _of("kueue.x-k8s.io/v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)

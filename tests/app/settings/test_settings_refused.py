@@ -52,7 +52,7 @@ SETTINGS = (
     ("signals: []", "document: no signal is configured; leave signals out…"),
     ("defaults: {gpus: most}", "defaults.gpus: 'most' is not a GPU rule; write 'all'…"),
     ("defaults: {mode: Enforce}", "defaults.mode: Input should be 'observe' or 'enforce'"),
-    ("components: [scalar]", "components.0: Input should be 'scaler' or 'reconciler'"),
+    ("components: [scalar]", "components.0: Input should be 'scaler', 'reconciler' or 'dispatcher'"),
     ("reclaim: {grantFor: 0s}", "reclaim.grantFor: '0s' is no time at all; write a duration above 0, such as '30s'"),
     ("reclaim: {maxVictims: 0}", "reclaim.maxVictims: Input should be greater than or equal to 1"),
     ("reclaim: {cost: {idleTime: -1}}", "reclaim.cost.idleTime: Input should be greater than or equal to 0"),

@@ -1,0 +1,182 @@
+"""Objects of MultiKueue, of Open Cluster Management, and our own ClusterOffer, by the laws of `core.py`."""
+
+from datetime import datetime
+
+from msgspec import Raw
+
+from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Struct
+from scaler.kube.objects.kueue_workloads import PodSet
+
+# ------------------------------------------------------------------------------------------------------- MultiKueue
+
+
+class MultiKueueConfigSpec(Struct, frozen=True):
+    clusters: tuple[str, ...] = ()
+    """Names of MultiKueueClusters, in the order of preference."""
+
+
+class MultiKueueConfig(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: MultiKueueConfigSpec = MultiKueueConfigSpec()
+
+
+class KubeConfigSource(Struct, frozen=True):
+    location: str = ""
+    """Name of a Secret in Kueue's namespace with the key `kubeconfig`, or a path in Kueue's container."""
+    location_type: str = "Secret"
+
+
+class ClusterProfileRef(Struct, frozen=True):
+    name: str = ""
+
+
+class ClusterSource(Struct, frozen=True):
+    """Exactly one of both."""
+
+    kube_config: KubeConfigSource | None = None
+    cluster_profile_ref: ClusterProfileRef | None = None
+
+
+class MultiKueueClusterSpec(Struct, frozen=True):
+    cluster_source: ClusterSource = ClusterSource()
+
+
+class MultiKueueCluster(Struct, frozen=True):
+    metadata: ObjectMeta
+    spec: MultiKueueClusterSpec = MultiKueueClusterSpec()
+    status: ConditionedStatus = ConditionedStatus()
+
+
+# ------------------------------------------------------------------------------------------- Open Cluster Management
+
+
+class ClusterDecision(Struct, frozen=True):
+    cluster_name: str = ""
+    """Name of a ManagedCluster."""
+    reason: str = ""
+
+
+class PlacementDecisionStatus(Struct, frozen=True):
+    decisions: tuple[ClusterDecision, ...] = ()
+
+
+class PlacementDecision(Struct, frozen=True):
+    """At most 100 decisions; one Placement has as many of these as it needs, by their label."""
+
+    metadata: ObjectMeta
+    status: PlacementDecisionStatus = PlacementDecisionStatus()
+
+
+# ------------------------------------------------------------------------------------------------------ ClusterOffer
+
+
+class OfferRequest(Struct, frozen=True, omit_defaults=True):
+    """What a Workload of the hub requests that is not here."""
+
+    queue_name: str = ""
+    priority: int = 0
+    created_at: datetime | None = None
+    pod_sets: tuple[PodSet, ...] = ()
+
+
+class OfferPolicy(Struct, frozen=True, omit_defaults=True):
+    """By what the GPUs of a Workload are judged."""
+
+    idle_after: str = ""
+    warm_up: str = ""
+    active_above: float | None = None
+    gpus: str = ""
+
+
+class OfferedWorkload(Struct, frozen=True, omit_defaults=True):
+    """A Workload that the hub asks about, or has dispatched here."""
+
+    namespace: str
+    name: str
+    uid: str
+    """Of the hub's object."""
+    reclaim: bool = False
+    """Whether idle workloads of this cluster may be suspended for it; at most one cluster has this."""
+    nominated_at: datetime | None = None
+    request: OfferRequest | None = None
+    policy: OfferPolicy | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+class ClusterOfferSpec(Struct, frozen=True):
+    workloads: tuple[OfferedWorkload, ...] = ()
+
+
+class FlavorOffer(Struct, frozen=True, omit_defaults=True):
+    name: str
+    resource: str
+    models: tuple[str, ...] = ()
+    nominal: int = 0
+    free: int = 0
+    """What a Workload could get now, borrowing included."""
+    idle: int = 0
+    reclaimable: int = 0
+
+
+class LargestGang(Struct, frozen=True):
+    """GPUs of the largest gang of pods with one GPU each."""
+
+    now: int = 0
+    after_reclaim: int = 0
+
+
+class ClusterQueueOffer(Struct, frozen=True):
+    name: str
+    flavors: tuple[FlavorOffer, ...] = ()
+    largest_gang: LargestGang = LargestGang()
+
+
+class WorkloadOffer(Struct, frozen=True, omit_defaults=True):
+    """What the worker says about one Workload of the spec: how it fits, or how it runs."""
+
+    namespace: str
+    name: str
+    uid: str
+    fit: str = ""
+    """Free, Reclaim, Nodes, Wait, Never or Unknown; empty where that was not asked."""
+    cost: int | None = None
+    """Of the plan, in thousandths."""
+    victims: tuple[str, ...] = ()
+    free_after: int | None = None
+    """GPUs that remain free in its ClusterQueue once it has started."""
+    message: str = ""
+    verdict: str = ""
+    """Idle, Busy or Unknown; empty where that was not asked."""
+    reason: str = ""
+    verdict_message: str = ""
+    judged_by: OfferPolicy | None = None
+    idle_since: datetime | None = None
+    running_since: datetime | None = None
+    """None where not all of its GPU pods run."""
+    gpus: int = 0
+    evidence: tuple[Raw, ...] = ()
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+
+class ClusterOfferStatus(Struct, frozen=True):
+    observed_generation: int = 0
+    observed_at: datetime | None = None
+    valid_until: datetime | None = None
+    message: str = ""
+    """Why nothing is known; empty where it is."""
+    cluster_queues: tuple[ClusterQueueOffer, ...] = ()
+    workloads: tuple[WorkloadOffer, ...] = ()
+
+
+class ClusterOffer(Struct, frozen=True):
+    """On a worker; the hub's dispatcher writes its spec, and the worker's leader its status."""
+
+    metadata: ObjectMeta
+    spec: ClusterOfferSpec = ClusterOfferSpec()
+    status: ClusterOfferStatus = ClusterOfferStatus()
