@@ -18,6 +18,8 @@ Laws:
 * Nodes that register while the request is open are most likely those that were requested, although the autoscaler may
   not have said so yet. The gang waits for that, so that its pods consume the booking; after a minute the nodes are used
   like any others.
+* A remote copy of MultiKueue becomes Ready like any other gang, wherever it fits. For one that does not, nodes are
+  requested only where this cluster is nominated for it.
 * Unknown is not yes: where node capacity is not known, or the policy cannot be used, the state is Pending.
 
 The first row that holds:
@@ -95,6 +97,8 @@ class CheckReason(StrEnum):
     RUNS_ELSEWHERE = "RunsElsewhere"
     ADMITTED_BEFORE = "AdmittedBefore"
     """It was running when the check was added to its queue."""
+    REMOTE_COPY = "RemoteCopy"
+    """It does not fit, is a remote copy of MultiKueue, and this cluster is not nominated for it."""
     YIELDS = "Yields"
     NODES_REVOKED = "NodesRevoked"
 
@@ -230,6 +234,8 @@ class CheckInputs:
     provisioning: ProvisioningStep = NO_STEP
     plan: str = ""
     """The plan that frees GPUs for it, in words."""
+    remote_copy: str = ""
+    """Why no workload is suspended and no node is requested for it, of a remote copy; empty where that may be."""
     wanted_by: str = ""
     """Another Workload that is admitted if the gang releases its quota; empty where there is none."""
     note: str = ""
@@ -368,6 +374,8 @@ def _not_placed(inputs: CheckInputs, verdict: Blocked | Insufficient) -> CheckCh
         return _waits(CheckReason(verdict.why), message)
     if inputs.terminating:
         message += f"; does not wait for {_listed(inputs.terminating)}"
+    if inputs.remote_copy:
+        return _waits(CheckReason.REMOTE_COPY, f"{message}; {inputs.remote_copy}")
     return _waits(_why_lacking(inputs.provisioning), message)
 
 

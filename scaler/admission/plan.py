@@ -44,7 +44,9 @@ from scaler.admission.provisioning.lifecycle import (
     StepKind,
     next_step,
 )
+from scaler.admission.remote_copies import words
 from scaler.admission.workload import PodDemands, on_booked_nodes
+from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, ProvisioningRequest
@@ -85,6 +87,9 @@ class CheckedWorkload:
     """Pods of the Workloads that released quota for it, where its policy waits for these."""
     reclaim: str = ""
     """The reclaim plan that frees GPUs for it, in words; empty where there is none."""
+    remote_copy: str | Unknown = ""
+    """Why no workload is suspended and no node is requested for it, or that this is not known, of a remote copy of
+    MultiKueue; empty where that may be."""
     is_reclaim_pending: bool = False
     """Whether it is not decided yet if idle workloads are suspended for it."""
     provisioning: ProvisioningInputs | None = None
@@ -128,7 +133,7 @@ class CheckedWorkload:
     @property
     def may_reuse(self) -> bool:
         """Whether idle workloads may be suspended for it."""
-        return isinstance(self.policy, CheckPolicy) and self.policy.reuse
+        return isinstance(self.policy, CheckPolicy) and self.policy.reuse and not self.remote_copy
 
     @property
     def lacks_nodes(self) -> bool:
@@ -152,6 +157,8 @@ class CheckedWorkload:
     @property
     def provisioning_policy(self) -> ProvisioningPolicy | None:
         """How nodes are requested; None where they are not."""
+        if self.remote_copy and isinstance(self.remote_copy, str):
+            return None
         return self.policy.provisioning if isinstance(self.policy, CheckPolicy) else None
 
     @property
@@ -194,6 +201,7 @@ class CheckedWorkload:
             verdict=self.placement,
             provisioning=self.step,
             plan=self.reclaim,
+            remote_copy=words(self.remote_copy),
             note=demands.note if isinstance(demands, PodDemands) else "",
         )
 
@@ -318,8 +326,9 @@ def _step(each: CheckedWorkload, inputs: AdmissionInputs) -> ProvisioningStep:
     if inputs.unknown_requests:
         return _stuck(inputs.unknown_requests) if _lacks_nodes(lacking, policy, inputs.at) else NO_STEP
     step = next_step(lacking, each.observed, policy, inputs.at)
-    if each.refused and step.kind in (StepKind.CREATE, StepKind.REMOVE):
-        return _stuck(each.refused)
+    refused = each.refused or (each.remote_copy.message if isinstance(each.remote_copy, Unknown) else "")
+    if refused and step.kind in (StepKind.CREATE, StepKind.REMOVE):
+        return _stuck(refused)
     return _with_patches(step)
 
 

@@ -21,6 +21,7 @@ from scaler.admission.provisioning.requests import (
     request_of,
 )
 from scaler.admission.provisioning.watch import RequestWatch
+from scaler.admission.remote_copies import Nominations
 from scaler.admission.terminating_pods import Donor, TerminatingPodIndex
 from scaler.admission.watch import AdmissionWatch
 from scaler.admission.workload import reserved_workload_of
@@ -89,7 +90,8 @@ class LeaderState:
 
 
 class AdmissionPlanner:
-    """`capacity` gives what nodes have free, `quota` what Kueue has."""
+    """`capacity` gives what nodes have free, `quota` what Kueue has, `nominations` for which remote copies nodes may be
+    requested."""
 
     def __init__(
         self,
@@ -101,6 +103,7 @@ class AdmissionPlanner:
         *,
         capacity: Callable[[], Capacity | NotSynced],
         quota: Callable[[], Snapshot | NotSynced],
+        nominations: Callable[[], Nominations] = Nominations,
     ) -> None:
         self.watch = watch
         self._terminating = terminating
@@ -109,6 +112,7 @@ class AdmissionPlanner:
         self.flavors = flavors
         self._capacity = capacity
         self._quota = quota
+        self._nominations = nominations
         self._trees: dict[str, QuotaTree] = {}
         """By root of the tree, as it was last observed."""
         self.leader = LeaderState()
@@ -133,7 +137,10 @@ class AdmissionPlanner:
         """All that the plan depends on, as it is at this moment."""
         donors = self._terminating.donors(now)
         unclaimed = self._terminating.of_unknown_preemptor(now)
-        found = tuple(self._checked(*each, donors, unclaimed, now) for each in self.watch.reserved())
+        nominations = self._nominations()
+        found = tuple(
+            self._checked(*each, donors, unclaimed, now, nominations=nominations) for each in self.watch.reserved()
+        )
         return AdmissionInputs(
             at=now,
             capacity=self._known_capacity(),
@@ -174,6 +181,8 @@ class AdmissionPlanner:
         donors: Mapping[str, Sequence[Donor]],
         unclaimed: Sequence[TerminatingPods],
         now: datetime,
+        *,
+        nominations: Nominations,
     ) -> CheckedWorkload:
         policy, reserved = policy_of(check, self._policies), reserved_workload_of(workload, check.metadata.name)
         found = CheckedWorkload(
@@ -183,6 +192,7 @@ class AdmissionPlanner:
             policy_name=check.spec.parameters.name if check.spec.parameters is not None else "",
             reserved=reserved,
             runs_elsewhere=self.watch.runs_elsewhere(workload),
+            remote_copy=nominations.why_not(workload),
         )
         found = self.with_requests(found, now)
         return self._with_needs(found, donors.get(reserved.key, ()), unclaimed, now) if reserved.waits else found

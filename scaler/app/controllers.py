@@ -24,6 +24,7 @@ from scaler.kube.events import EventRecorder
 from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.multikueue import ClusterOffer
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlanner
@@ -92,6 +93,7 @@ class LeaderControllers:
             recorder,
             wiring.planner.policy.boost,
             max_age=max_evaluation_age(settings),
+            spares=wiring.planner.spared_queues,
             observe=sink.metrics.boosted_workloads.set,
         )
         self.attachment = _attachment(settings, wiring, api)
@@ -101,6 +103,7 @@ class LeaderControllers:
             api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)
         )
         told = (suspend_at,) if settings.suspend_at else ()
+        self._checks = checks
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told)
         """Those that act on evaluations."""
         when_free = WakeController(WakePlanner(wiring.planner), api)
@@ -109,6 +112,7 @@ class LeaderControllers:
             *(() if shared.is_confined else (checks, when_free)),
         )
         wiring.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
+        shared.offers.subscribe(self._offer_changed)
 
     async def run(self) -> None:
         """Run until cancelled, and not before everything is listed."""
@@ -126,6 +130,13 @@ class LeaderControllers:
         """A victim of a plan may be on its way to 0, or back."""
         if spec_or_annotations_changed(change):
             self.reclaim.wake()
+
+    def _offer_changed(self, change: Change[ClusterOffer]) -> None:
+        """For a remote copy there may be a plan now, or none any more."""
+        old, new = change.old, change.new
+        if old is None or new is None or old.spec != new.spec:
+            self.reclaim.wake()
+            self._checks.wake()
 
 
 def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> AttachmentController:

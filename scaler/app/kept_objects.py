@@ -7,8 +7,8 @@ Laws:
 * Any other pod matters for what nodes have free, and only while it holds some of a node: without nodes, before it is
   bound and once it is over it is not kept. DaemonSets and the like are no jobs that Kueue manages, so none of their
   pods is found by its owner.
-* A Workload is kept without its labels, those of its templates that nothing is compared with, and an annotation that
-  only kubectl reads. Of a ScaledObject the latter is left out as well.
+* A Workload is kept without its labels but that of a remote copy, those of its templates that nothing is compared with,
+  and an annotation that only kubectl reads. Of a ScaledObject the latter is left out as well.
 * What is kept holds nothing of the response that it came in.
 """
 
@@ -22,7 +22,7 @@ from scaler.kube.objects.core import Condition, ObjectMeta, OwnerReference, Pod,
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
-from scaler.kube.objects.kueue_workloads import PodSet, TemplateMeta, Workload
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, PodSet, TemplateMeta, Workload
 from scaler.kube.objects.sharing import shared, shared_text, shared_texts, shared_time
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL
@@ -98,8 +98,9 @@ def _status(status: PodStatus) -> PodStatus:
 
 def kept_workload(workload: Workload) -> Workload:
     metadata, status = workload.metadata, workload.status
+    labels = {key: value for key, value in metadata.labels.items() if key == MULTIKUEUE_ORIGIN}
     return Workload(
-        metadata=_metadata(metadata, {}, _without_last_applied(metadata.annotations), metadata.owner_references),
+        metadata=_metadata(metadata, labels, _without_last_applied(metadata.annotations), metadata.owner_references),
         spec=replace(
             workload.spec,
             queue_name=shared_text(workload.spec.queue_name),

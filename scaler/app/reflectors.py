@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from scaler.admission.provisioning.watch import RequestWatch
+from scaler.admission.remote_copies import Nominations, nominations_of
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
 from scaler.app.scaling_objects import ScalingObjects
 from scaler.decision.cluster_state import (
@@ -15,6 +16,7 @@ from scaler.decision.cluster_state import (
     pod_indexes,
     scalable_workload_indexes,
     scaled_object_indexes,
+    seconds_since_heard,
     workload_indexes,
 )
 from scaler.decision.decision_cache import Key
@@ -28,11 +30,20 @@ from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.resources import POD, RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
-from scaler.kube.reflector import Reflector
+from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.kube.objects.resources import (
+    CLUSTER_OFFER,
+    POD,
+    RECLAIM_POLICY,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    WORKLOAD,
+    Resource,
+)
+from scaler.kube.reflector import Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import node_reflector
-from scaler.quota.watch import QuotaReflectors
+from scaler.quota.watch import QuotaReflectors, disconnected, outdated
 from scaler.suspension.boost_controller import boost_indexes
 
 
@@ -91,6 +102,7 @@ class ClusterReflectors:
         self.quota = QuotaReflectors(transport)
         self.nodes = node_reflector(transport)
         self.policies = Reflector(transport, RECLAIM_POLICY, ReclaimPolicy)
+        self.offers = Reflector(transport, CLUSTER_OFFER, ClusterOffer)
         self.requests = RequestWatch(transport=transport, discovery=Discovery(transport))
         self.is_confined = is_confined
 
@@ -102,7 +114,7 @@ class ClusterReflectors:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         if self.is_confined:
             return []
-        return [*(each.run() for each in self.always), self.policies.run(), self.requests.run()]
+        return [*(each.run() for each in [*self.always, self.policies, self.offers]), self.requests.run()]
 
     async def wait_synced(self, seconds: float) -> None:
         """Returns once everything is listed, or after so many seconds: answers then say what is missing."""
@@ -110,8 +122,20 @@ class ClusterReflectors:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                listed = (each.wait_synced() for each in [*self.always, self.policies])
+                listed = (each.wait_synced() for each in [*self.always, self.policies, self.offers])
                 await asyncio.gather(*listed, self.requests.wait_known())
+
+    def nominations(self, max_age: timedelta, *, always: bool) -> Nominations:
+        """For which remote copies of MultiKueue this cluster is nominated; for none where it is confined."""
+        if self.is_confined:
+            return Nominations()
+        unreadable = [f"{key[1]}: {why}" for key, why in self.offers.undecodable.items()]
+        unknown = (
+            disconnected({"ClusterOffers": self.offers}, states=(Denied, Disconnected))
+            or outdated(seconds_since_heard(self.offers), max_age)
+            or "; ".join(unreadable)
+        )
+        return nominations_of(self.offers.items(), unknown=unknown, always=always)
 
     def flavor(self, name: str) -> ResourceFlavor | None:
         return self.quota.flavors.get("", name)

@@ -12,12 +12,14 @@ from functools import partial
 
 from scaler.admission.checks import checks_with_provisioning
 from scaler.admission.planner import AdmissionPlanner
+from scaler.admission.remote_copies import Nominations
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
 from scaler.app.settings.model import Settings
+from scaler.app.settings.multikueue import PlanOnWorkers
 from scaler.app.targets import configured_notifications
 from scaler.attachment.controller import IdlePolicies
 from scaler.attachment.jobs import JobWatch
@@ -370,7 +372,12 @@ class Wiring:
             max_age=max_evaluation_age(settings),
             capacity=self._nodes.capacity,
             checks_with_provisioning=lambda: checks_with_provisioning(shared.quota.checks.items(), shared.policies),
+            nominations=self._nominations,
         )
+
+    def _nominations(self) -> Nominations:
+        is_always = self._settings.multi_kueue.plan_on_workers is PlanOnWorkers.ALWAYS
+        return self.cluster_reflectors.nominations(self._settings.kubernetes.max_view_age, always=is_always)
 
     def _admission(self) -> AdmissionPlanner:
         workloads, pods, shared = self.reflectors.workloads, self.reflectors.pods, self.cluster_reflectors
@@ -389,6 +396,7 @@ class Wiring:
             shared.flavor,
             capacity=self._nodes.capacity,
             quota=self.planner.view.look,
+            nominations=self._nominations,
         )
 
 

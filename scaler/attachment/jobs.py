@@ -30,7 +30,7 @@ from scaler.kube.object_cache import Change, Keep, T, whole
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
-from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Resource
 from scaler.kube.objects.scaled_kinds import ScaledKind
 from scaler.kube.objects.switched_kinds import SwitchedObject
@@ -217,6 +217,7 @@ class JobWatch:
             priority_class=priority.name if priority else "",
             gpu_models=self._models_of(pods),
             workloads=(workload.metadata.name,),
+            is_remote_copy=workload.is_remote_copy or MULTIKUEUE_ORIGIN in seen.metadata.labels,
         )
 
     def _of_scaled(self, resource: Resource, found: ScaledKind, *, with_models: bool) -> Job:
@@ -237,6 +238,7 @@ class JobWatch:
             priority_class=metadata.labels.get(PRIORITY_LABEL) or min(names, default=""),
             gpu_models=self._models_of(pods),
             problem=f"it has {replicas} replicas; only what has one is scaled between 1 and 0" if replicas > 1 else "",
+            is_remote_copy=MULTIKUEUE_ORIGIN in metadata.labels,
         )
 
     def _of_switched(self, switch: Switch, found: SwitchedObject) -> Job | None:

@@ -5,7 +5,7 @@
 | followed                           | create both    | bring up to date         | conflict; detach     |
 | followed, but it cannot be scaled  | problem        | detach                   | problem              |
 | followed, not valid                | –              | mode observe             | –                    |
-| excluded, or no policy             | –              | detach                   | –                    |
+| excluded, a remote copy, no policy | –              | detach                   | –                    |
 | without a Workload, policy there   | –              | –                        | –                    |
 | without a Workload, policy gone    | –              | detach                   | –                    |
 

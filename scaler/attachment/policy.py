@@ -52,6 +52,8 @@ class Job:
     """Names of its Kueue Workloads."""
     problem: str = ""
     """Why it cannot be scaled between 1 and 0, in words; empty where it can."""
+    is_remote_copy: bool = False
+    """Whether a hub of MultiKueue has created it here: only the hub can suspend it."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -192,12 +194,17 @@ def followed(job: Job, ordered: Sequence[AttachmentPolicy], now: datetime) -> Fo
     if not matching:
         return None
     policy = matching[0]
+    if job.is_remote_copy:
+        return Followed(policy=policy, excluded=_REMOTE)
     if policy.problem:
         return _observed(policy, policy.problem)
     excluded = policy.exclusion(job, now)
     if excluded is not None:
         return Followed(policy=policy, excluded=excluded)
     return _completed(policy, _completing(job, matching, now))
+
+
+_REMOTE = Exclusion(criteria=Criteria(), reason="RemoteCopy: a hub of MultiKueue runs it here; suspend it on the hub")
 
 
 def _completed(policy: AttachmentPolicy, farther: AttachmentPolicy | None) -> Followed:

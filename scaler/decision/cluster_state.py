@@ -186,7 +186,7 @@ def is_indexed(label: str) -> bool:
 
 
 def workload_indexes() -> dict[str, Index[Workload]]:
-    """By the job that owns it, and by the label under which the job's pods are found in the pod store."""
+    """By the job that owns it, by the label of the job's pods in the pod store, and remote copies."""
 
     def by_owner(workload: Workload) -> Iterable[Hashable]:
         if key := owner_key(workload):
@@ -196,7 +196,10 @@ def workload_indexes() -> dict[str, Index[Workload]]:
         if key := job_key(workload):
             yield key
 
-    return {"owner": by_owner, "job": by_job}
+    return {"owner": by_owner, "job": by_job, "remote": lambda workload: [_REMOTE] if workload.is_remote_copy else []}
+
+
+_REMOTE = True
 
 
 def job_key(workload: Workload) -> tuple[str, str, str] | None:
@@ -332,6 +335,10 @@ class ClusterState:
             return None
         owned = self.workloads.by_index("owner", scaled_by_key(scalable))
         return owned[0] if len(owned) == 1 else max(owned, key=self._preference, default=None)
+
+    def remote_copies(self) -> Sequence[Workload]:
+        """The Workloads that a hub of MultiKueue has created here."""
+        return self.workloads.by_index("remote", _REMOTE)
 
     def switched_of(self, scalable: ScalableWorkload) -> tuple[Switch, SwitchedObject | Unknown] | None:
         """The object with a switch of its own that is scaled, or why it is not known; None for any other kind."""

@@ -9,6 +9,7 @@ Asked to be at 0:
 | none                                | NoWorkload                |
 | finished                            | Finished                  |
 | a plain Pod's, or another's already | Refused                   |
+| a remote copy of MultiKueue         | Refused                   |
 | admitted, its plan not carried out  | HeldForPlan               |
 | not admitted, with a plan's grant   | WaitingForQuota           |
 | active                              | Suspending                |
@@ -24,6 +25,7 @@ Asked to be at 1:
 | none                                | NoWorkload                |
 | finished                            | Finished                  |
 | a plain Pod's, or another's already | Refused                   |
+| a remote copy of MultiKueue         | Refused                   |
 | inactive by us, quota reserved      | Suspending                |
 | inactive by us                      | Resuming                  |
 | inactive by another client          | DeactivatedByOther        |
@@ -35,6 +37,9 @@ Asked to be at 1:
 An object with a switch of its own (`switches`) is a Workload here that has no quota, and is admitted while it is not
 stopped. One that runs with our annotation although it is asked to be at 0 was started by another client: its phase is
 that of one at 1, and the start is a wake-up.
+
+The hub of MultiKueue undoes a change of a remote copy's spec: it deletes the copy and dispatches the Workload again,
+which runs within seconds. So a remote copy is never suspended.
 
 What is done next about a ScalableWorkload follows from its phase: `scaler.suspension.transitions`.
 """
@@ -95,6 +100,8 @@ class ObservedWorkload:
     """Kueue's own words on why it is not admitted."""
     is_plain_pod: bool = False
     """Owned by a Pod that is not part of a group: deactivation deletes the pod and nothing is left to come back."""
+    is_remote_copy: bool = False
+    """Whether a hub of MultiKueue has created it here."""
     expected_gpu_pods: int = 0
     """Pods with GPUs that it was admitted with, less those Kueue knows to be done."""
     queue: str = ""
@@ -227,17 +234,28 @@ def _phase(target: ObservedTarget) -> _Found:
         return Phase.REFUSED, taken
     if workload.finished:
         return Phase.FINISHED, f"{_named(workload)} has finished"
-    if workload.is_plain_pod or workload.refusal:
-        return Phase.REFUSED, workload.refusal or _REFUSAL
+    if refusal := _refusal(workload):
+        return Phase.REFUSED, refusal
     is_at_zero = target.desired_replicas == 0 and not target.is_started_by_other
     return (_phase_at_zero if is_at_zero else _phase_at_one)(target, workload)
+
+
+def _refusal(workload: ObservedWorkload) -> str:
+    """Why it is not suspended, whatever it is asked to be; empty where it may be."""
+    if workload.is_remote_copy:
+        return _REMOTE_COPY
+    return workload.refusal or (_PLAIN_POD if workload.is_plain_pod else "")
 
 
 def _named(workload: ObservedWorkload) -> str:
     return f"{workload.kind} {workload.name}"
 
 
-_REFUSAL = (
+_REMOTE_COPY = (
+    "the Workload is a remote copy of MultiKueue: the hub undoes its suspension and dispatches it again; suspend it on "
+    "the hub, with a ScalableWorkload beside the job there"
+)
+_PLAIN_POD = (
     "the Workload belongs to a plain Pod: deactivating it would delete the pod with nothing left to resume; "
     "point the ScaledObject at the Deployment or StatefulSet that owns the pod"
 )
@@ -308,7 +326,9 @@ def _doubt(target: ObservedTarget, phase: Phase, message: str) -> Unknown | None
         return target.unseen
     match phase:
         case Phase.REFUSED:
-            return Unknown(reason=UnknownReason.UNSUPPORTED_WORKLOAD, message=message)
+            is_copy = workload is not None and workload.is_remote_copy and not target.taken_by
+            reason = UnknownReason.REMOTE_COPY if is_copy else UnknownReason.UNSUPPORTED_WORKLOAD
+            return Unknown(reason=reason, message=message)
         case Phase.NO_WORKLOAD if target.was_bound:
             return Unknown(reason=UnknownReason.WORKLOAD_MISSING, message=message)
         case Phase.SUSPENDING if is_active:

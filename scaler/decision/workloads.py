@@ -89,6 +89,7 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
         eviction_reason=evicted.reason if evicted and evicted.status == "True" else "",
         status_message=_why_not_admitted(workload),
         is_plain_pod=_is_plain_pod(workload),
+        is_remote_copy=workload.is_remote_copy,
         expected_gpu_pods=expected_gpu_pods(workload, gpus),
         queue=workload.spec.queue_name,
         cluster_queue=workload.status.admission.cluster_queue if workload.status.admission else "",

@@ -40,6 +40,8 @@ class UnknownReason(StrEnum):
     """The Kueue Workload that the ScalableWorkload was bound to has vanished."""
     UNSUPPORTED_WORKLOAD = "UnsupportedWorkload"
     """A Workload that cannot be suspended without loss, such as a plain Pod's."""
+    REMOTE_COPY = "RemoteCopy"
+    """A copy that a hub of MultiKueue has created: the hub undoes a suspension here."""
     INVALID_POLICY = "InvalidPolicy"
     """The trigger metadata or an annotation holds a value that cannot be used."""
 

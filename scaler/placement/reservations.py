@@ -417,6 +417,14 @@ class WhatIf:
             return replace(found, why=BlockedReason.RESERVED_FOR_EARLIER, others=others)
         return found
 
+    def placed_first(self, gone: Set[str]) -> frozenset[str]:
+        """Those that reserved quota earlier, do not fit now, and do with these workloads gone. By key."""
+        found, placed = self._reservations.once_gone(gone), set()
+        for each in self._before:
+            if is_placed(found.place(replace(each, awaits_nodes=False, waits_for_pods=False, may_ask=False))):
+                placed.add(each.key)
+        return frozenset(placed)
+
     def most(self, gone: Set[str]) -> tuple[PodPlacement, ...]:
         """Nodes for as many of its pods as fit with these workloads gone, as provisioning counts them."""
         return place_as_many(self.request.demands, self._once_gone(gone).left)

@@ -5,6 +5,8 @@ Laws:
 * Nothing about a plan is kept in memory that matters: its grants are in the status of its victims, so that the next
   leader goes on where this one ended, be it between two writes.
 * A decision counts only if it is about the replicas that are asked for now; before it is made anew nothing is known.
+* A plan for a remote copy of MultiKueue ends when this cluster is not nominated for it any more, unless the copy has
+  got what the plan is for.
 * A ScalableWorkload with a plan's grant is a victim of it, whether or not the other grants name it.
 """
 
@@ -21,6 +23,7 @@ from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Grant, ObservedWorkload, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.idleness.pods import TERMINAL
+from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reclaim.candidates import has_failed_hook, is_idle, is_not_scaled, is_undecided, times_reclaimed
@@ -75,12 +78,16 @@ class ActivePlan:
 
 
 def active_plans(
-    cluster: ClusterState, evaluation: Evaluation | None, *, seen_at_zero: Collection[tuple[str, str]] = frozenset()
+    cluster: ClusterState,
+    evaluation: Evaluation | None,
+    *,
+    seen_at_zero: Collection[tuple[str, str]] = frozenset(),
+    remote_copies: Mapping[str, str | Unknown],
 ) -> list[ActivePlan]:
     """All plans of which at least one grant stands, the oldest first.
 
     `evaluation` is None where there is none, or none that may be believed. `seen_at_zero` are the victims that were at
-    0 before, as (plan, `namespace/name`).
+    0 before, as (plan, `namespace/name`); `remote_copies` as in `PlanningSnapshot`.
     """
     holders: dict[str, list[tuple[str, Grant]]] = {}
     for scalable in cluster.scalable_workloads.items():
@@ -89,7 +96,13 @@ def active_plans(
             holders.setdefault(grant.plan, []).append(("/".join(scalable.metadata.key), grant))
     merged = [_merged(each) for each in holders.values()]
     ordered = sorted(merged, key=lambda grant: (grant.granted_at, grant.plan))
-    return [_standing(grant, cluster, evaluation, seen_at_zero) for grant in ordered]
+    found = [_standing(grant, cluster, evaluation, seen_at_zero) for grant in ordered]
+    refused = {key for key, why in remote_copies.items() if isinstance(why, str)}
+    return [_without_nomination(each) if each.grant.gang in refused else each for each in found]
+
+
+def _without_nomination(plan: ActivePlan) -> ActivePlan:
+    return replace(plan, gang_state=GangState.GONE) if plan.gang_state is GangState.WAITING else plan
 
 
 def _merged(holders: Sequence[tuple[str, Grant]]) -> Grant:

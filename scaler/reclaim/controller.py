@@ -18,7 +18,7 @@ from typing import ClassVar
 import structlog
 
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
-from scaler.clock import every
+from scaler.clock import Turns, every
 from scaler.decision.target_state import Seeks
 from scaler.errors import KubeError
 from scaler.quota.watch import NotSynced
@@ -142,13 +142,18 @@ class ReclaimController:
         target = self.targets[seeks]
         answers: list[ReclaimPlan | NoPlan] = []
         looked_at: Counter[str] = Counter()
-        closed = set(busy)
+        closed, turns = set(busy), Turns()
         for gang in target.gangs(state, closed):
             plan_scope = target.plan_scope(state, gang.key)
             if not self.executor.backoff.is_due((gang.uid, seeks), state.now):
                 target.skip(gang)
                 continue
             if plan_scope in closed:
+                continue
+            if (refused := state.why_not(gang)) is not None:
+                answers.append(refused)
+                self.writer.events.refused(gang, refused)
+                await turns.give_way()
                 continue
             looked_at[plan_scope] += 1
             if looked_at[plan_scope] >= _GANGS_AT_ONCE:

@@ -141,7 +141,12 @@ class PlanExecutor:
 
     def standing(self) -> list[ActivePlan]:
         evaluation = None if self.planning.unjudged else self.planning.decisions.evaluation
-        standing = active_plans(self.planning.cluster, evaluation, seen_at_zero=self._at_zero)
+        standing = active_plans(
+            self.planning.cluster,
+            evaluation,
+            seen_at_zero=self._at_zero,
+            remote_copies=self.planning.remote_copies(),
+        )
         victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]
         self._at_zero = frozenset(
             (plan, victim.name)

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from scaler.admission.remote_copies import Nominations, words
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.idleness.verdict import Unknown
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.preemption.fair_sharing import DEFAULT_STRATEGIES, PreemptionStrategy
@@ -26,6 +28,7 @@ from scaler.reclaim.candidates import (
     find_candidates,
     gpus_of,
     suspension_history_of,
+    waits_for_gpus,
 )
 from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.policy_budgets import PolicyBudgets
@@ -95,6 +98,18 @@ class PlanningSnapshot:
     """All Workloads without quota, by LocalQueue, in the order of queues."""
     marked: AntiAffinityNodes = field(default_factory=dict)
     """Which nodes have pods that others keep away from, where it is known what nodes have free."""
+    remote_copies: Mapping[str, str | Unknown] = field(default_factory=dict)
+    """By key of a remote copy for which nothing may be suspended, or of which that is not known: why."""
+
+    def why_not(self, gang: QuotaWorkload) -> NoPlan | None:
+        """Why nothing is suspended for it, of a remote copy; None where something may be."""
+        match self.remote_copies.get(gang.key, ""):
+            case Unknown(message=message):
+                return NoPlan(gang=gang.key, why=NoPlanReason.UNFORESEEABLE, message=message)
+            case "":
+                return None
+            case why:
+                return NoPlan(gang=gang.key, why=NoPlanReason.REMOTE_COPY, message=why)
 
     def tree_of(self, gang: QuotaWorkload) -> Tree | None:
         return self.snapshot.tree_of(self.snapshot.cluster_queue_of(gang))
@@ -114,6 +129,8 @@ class Planner:
     """What nodes have free; where that is not known nothing is planned."""
     checks_with_provisioning: Callable[[], Collection[str]] = field(kw_only=True, default=frozenset)
     """The AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
+    nominations: Callable[[], Nominations] = field(kw_only=True, default=Nominations)
+    """For which remote copies of MultiKueue workloads may be suspended."""
     policy_budgets: PolicyBudgets = field(init=False)
     _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)
     """By root of the tree, and whether nodes count: the PlanningTree, and what it was made from."""
@@ -157,7 +174,30 @@ class Planner:
             now=now,
             waiting=snapshot.waiting(),
             marked=anti_affinity_nodes(snapshot, self.cluster) if isinstance(free, Capacity) else {},
+            remote_copies=self.remote_copies(),
         )
+
+    def remote_copies(self) -> Mapping[str, str | Unknown]:
+        """As in `PlanningSnapshot`."""
+        nominations = self.nominations()
+        found = {"/".join(each.metadata.key): nominations.why_not(each) for each in self.cluster.remote_copies()}
+        return {key: why for key, why in found.items() if why}
+
+    def spared_queues(self) -> Mapping[str, str]:
+        """By ClusterQueue, the remote copy that waits in its tree and for which nothing may be suspended, in words.
+
+        Under the empty name one that may wait in any: where quota is not known.
+        """
+        snapshot, found = self.view.look(), dict[str, str]()
+        for key, why in self.remote_copies().items():
+            queues: Iterable[str] = ("",)
+            if not isinstance(snapshot, NotSynced):
+                workload = snapshot.workload(key)
+                is_waiting = workload is not None and waits_for_gpus(workload, self.cluster)
+                tree = snapshot.tree_of(snapshot.cluster_queue_of(workload)) if workload and is_waiting else None
+                queues = tree.queues if tree is not None else ()
+            found |= {queue: f"Workload {key} waits, and {words(why)}" for queue in queues if queue not in found}
+        return found
 
     @property
     def unjudged(self) -> str:
@@ -178,6 +218,8 @@ class Planner:
         self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Iterable[Candidate] | None = None
     ) -> PlanRequest | NoPlan:
         """What a plan for the gang is made from, independent of what changes afterwards."""
+        if (refused := state.why_not(gang)) is not None:
+            return refused
         tree = state.tree_of(gang)
         if tree is None:
             message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
@@ -198,6 +240,7 @@ class Planner:
             planning_tree=self._planning_tree(state, tree, with_nodes=not is_provisioned),
             candidates=tuple(each for each in given if each.workload in members),
             leaving=state.leaving & members,
+            copies=frozenset(state.remote_copies),
             refuse=self.refusal(state),
             limits=self.policy.limits,
         )

@@ -12,6 +12,7 @@ Laws:
 * For a node shortage only nodes count, and any idle workload on them may be a victim, in whatever queue.
 * No workload is suspended for a gang for which nodes have been requested. And no nodes are requested before it is known
   whether idle GPUs serve the gang, but not for longer than that takes (`ReclaimAnswers`).
+* Nothing is planned for a remote copy of MultiKueue for which this cluster is not nominated (`remote_copies`).
 * Where quota or nodes are not known nothing is planned.
 """
 
@@ -24,6 +25,7 @@ from typing import Protocol
 
 from scaler.admission.plan import CheckedWorkload
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
+from scaler.admission.remote_copies import words
 from scaler.kube.objects.core import is_true
 from scaler.placement.capacity import Capacity
 from scaler.placement.requests import Blocked, Insufficient, ReservationQueue
@@ -192,8 +194,8 @@ class NodeShortage(PlanTarget):
             self.skip(gang)
         return found
 
-    def is_foreseeable(self, state: PlanningSnapshot, _gang: QuotaWorkload) -> bool:
-        return isinstance(self._queue(state.now), ReservationQueue)
+    def is_foreseeable(self, state: PlanningSnapshot, gang: QuotaWorkload) -> bool:
+        return isinstance(self._queue(state.now), ReservationQueue) and _is_foreseeable(state.why_not(gang))
 
     async def why_not(
         self, plan: ActivePlan, state: PlanningSnapshot, gang: QuotaWorkload, victims: Sequence[Candidate]
@@ -221,6 +223,8 @@ class NodeShortage(PlanTarget):
     def why_none(self, gang: QuotaWorkload, now: datetime) -> str:
         """Why no idle workload may be suspended for one that lacks nodes; empty where it may."""
         found = [each for each in self._pending(now) if each.uid == gang.uid]
+        if remote := next((words(each.remote_copy) for each in found if each.remote_copy), ""):
+            return remote
         if found and not any(each.may_reuse for each in found):
             return "its ReclaimPolicy does not reuse idle GPUs (spec.reuse.enabled: false)"
         return "nodes have been requested for it" if any(each.awaits_nodes for each in found) else ""
@@ -244,6 +248,8 @@ class NodeShortage(PlanTarget):
         self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Collection[Candidate], *, check: str
     ) -> NodePlanRequest | NoPlan:
         """What is computed beside the event loop, independent of what changes meanwhile; or why nothing can be."""
+        if (refused := state.why_not(gang)) is not None:
+            return refused
         queue = self._queue(state.now)
         if isinstance(queue, NotSynced):
             return _unforeseeable(gang, f"it is not known where its pods fit: {queue.reason}")
@@ -259,6 +265,7 @@ class NodeShortage(PlanTarget):
             may_provision=waiting.may_ask,
             candidates=tuple(candidates),
             leaving=state.leaving | self._losing(state, queue.capacity),
+            copies=frozenset(state.remote_copies),
             refuse=self.planning.refusal(state),
             limits=self.planning.policy.limits,
         )

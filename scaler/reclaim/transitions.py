@@ -64,7 +64,8 @@ class GangState(StrEnum):
     RESERVED = "Reserved"
     ADMITTED = "Admitted"
     GONE = "Gone"
-    """Deleted, finished, deactivated, or without the quota that it had: it is not pending any more."""
+    """Deleted, finished, deactivated, or without the quota that it had: it is not pending any more. Or a remote copy of
+    MultiKueue that waits, and this cluster is not nominated for it any more."""
 
 
 class PlanAction(StrEnum):

@@ -122,6 +122,7 @@ def diagnose(
     if queue is not None and not gang.may_queue:
         why[WaitingReason.NOT_QUEUED] = f"Kueue keeps it out of its queue: {_why_out(observed)}"
     why[NoPlanReason.QUEUE_STOPPED] = _why_stopped(snapshot, gang, queue)
+    remote = snapshot.remote_copies.get(gang.key, "")
     if queue is None:
         return Diagnosis(reasons=_holding(why))
     line = list(snapshot.lines.get(queue.name, ()))
@@ -132,10 +133,12 @@ def diagnose(
     if not count.could_ever_fit(tree):
         why[NoPlanReason.NEVER_FITS] = _why_never(snapshot, gang, queue, lines)
     else:
+        is_short = not count.fits(tree)
+        why[NoPlanReason.REMOTE_COPY] = remote if isinstance(remote, str) and is_short else ""
         why[NoPlanReason.HEAD_OF_LINE_BLOCKED] = _why_blocked(queue, before)
         short = [_in_words(line) for line in lines if line.refusal or line.lacking]
         short += _apart([(line, line.available) for line in lines])
-        why[WaitingReason.QUOTA] = "" if count.fits(tree) else "; ".join(short)
+        why[WaitingReason.QUOTA] = "; ".join(short) if is_short else ""
     reasons = _holding(why) or [_though_it_fits(gang, queue, found, position, heads)]
     return Diagnosis(reasons=reasons, lines=lines, position=position, before=before, queue=queue)
 

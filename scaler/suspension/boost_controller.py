@@ -11,6 +11,8 @@ Laws:
   nothing new is written.
 * The annotation that says this scaler owns the boost is written in the same patch, with its value. A boost of another
   value, or without that annotation, is another client's.
+* A remote copy of MultiKueue is never boosted. And no workload is while such a copy waits in its quota tree for which
+  this cluster is not nominated: Kueue would preempt for a gang that may start on another cluster.
 * Every patch names the uid and the resourceVersion that was decided upon: what another client writes meanwhile wins.
 * Nothing is announced that did not happen, and a problem that persists is one Event.
 
@@ -86,6 +88,8 @@ class BoostCandidate:
 class PriorityBoostController:
     """`max_age` is how old the verdicts may be for which a Workload is boosted.
 
+    `spares` says of ClusterQueues why idle workloads in them are not boosted, as far as other Workloads decide on that,
+    and under the empty name of all of them;
     `observe` gets the number of Workloads that had a boost of this scaler when a tick began.
     """
 
@@ -100,6 +104,7 @@ class PriorityBoostController:
         policy: PriorityBoost,
         *,
         max_age: timedelta,
+        spares: Callable[[], Mapping[str, str]] = dict,
         observe: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._api = api
@@ -108,6 +113,7 @@ class PriorityBoostController:
         self._announcer = announcer
         self._policy = policy
         self._max_age = max_age
+        self._spares = spares
         self._observe = observe
         self._wake = asyncio.Event()
         self._gate = FeatureGateProbe(api, policy)
@@ -142,11 +148,11 @@ class PriorityBoostController:
 
     def _cases(self, evaluation: Evaluation, now: datetime) -> list[BoostCandidate]:
         """Every Workload that is left to Kueue, and every other one with this scaler's boost annotation."""
-        doubt = self._doubt()
+        doubt, spared = self._doubt(), self._spares()
         claimed: dict[Key, BoostCandidate] = {}
         for scalable, decisions in self._left_to_kueue(evaluation):
             if case := self._case(scalable, decisions, doubt, now):
-                claimed[case.workload.namespace, case.workload.name] = case
+                claimed[case.workload.namespace, case.workload.name] = _spared(case, spared)
         left_behind = (
             BoostCandidate(workload=observe(each, self._cluster.gpus), boost=boost_of(each), desire=_LEFT_BEHIND)
             for each in self._cluster.workloads.by_index("boost", BOOSTED)
@@ -168,10 +174,10 @@ class PriorityBoostController:
     def _case(
         self, scalable: ScalableWorkload, decisions: Sequence[Decision], doubt: str, now: datetime
     ) -> BoostCandidate | None:
-        """None where it has no Workload, or another ScalableWorkload acts for that."""
+        """None where it has no Workload, or a remote copy, or another ScalableWorkload acts for that."""
         found, situation = self._cluster.workload_of(scalable), self._cluster.situation(scalable)
         workload = situation.workload
-        if found is None or workload is None or situation.taken_by:
+        if found is None or workload is None or situation.taken_by or workload.is_remote_copy:
             return None
         unknown_for = self._unknown_for(workload.uid, is_in_doubt=bool(doubt) or is_unknown(decisions), now=now)
         return BoostCandidate(
@@ -263,6 +269,14 @@ class PriorityBoostController:
                 about = ObjectReference.of(SCALED_OBJECT, scaled_object.metadata)
                 message = _CANNOT_BE_BOOSTED.format(target=entry.target)
                 self._warnings.tell(about, SuspensionEventReason.CANNOT_BE_BOOSTED, message)
+
+
+def _spared(case: BoostCandidate, why_not: Mapping[str, str]) -> BoostCandidate:
+    """The case, without a boost where other Workloads of its ClusterQueue's tree decide so."""
+    why = why_not.get(case.workload.cluster_queue) or why_not.get("", "")
+    if case.desire.intent is BoostIntent.CLEAR:
+        return case
+    return replace(case, desire=DesiredBoost(intent=BoostIntent.CLEAR, why=why)) if why else case
 
 
 class _Warnings:

@@ -8,6 +8,7 @@ Laws:
 * Every write carries the resourceVersion that was decided upon; a conflict means looking again.
 * A deactivation is re-checked against the API itself, not a copy: a scale-up of a moment ago wins.
 * Nothing is announced that did not happen: the Event follows the patch.
+* The spec of a remote copy of MultiKueue is never written.
 * Of several ScalableWorkloads of one Workload only the oldest acts. Two that disagree would start and stop it for ever.
 """
 
@@ -200,11 +201,11 @@ class SuspensionReconciler:
         for attempt in range(_ATTEMPTS):
             scalable = self._cluster.scalable_workloads.get(*key)
             workload = self._cluster.situation(scalable).workload if scalable is not None else None
-            if scalable is None or workload is None or not workload.active or not workload.has_quota:
+            if scalable is None or workload is None or not _may_be_deactivated(workload) or not workload.has_quota:
                 return
             try:
                 fresh = await self._fresh(workload) if attempt else workload
-                if not fresh.active:
+                if not _may_be_deactivated(fresh):
                     return
                 await self._deactivate(scalable, fresh, self._decision(scalable))
             except KubeError as error:
@@ -314,6 +315,8 @@ class SuspensionReconciler:
         is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
         if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
             reason, is_warning = _ANNOUNCED_PHASES[state.phase]
+            if state.phase is Phase.REFUSED and state.doubt is not None:
+                reason = state.doubt.reason
             self._announcer.record(about, reason, state.message, warning=is_warning)
 
     def _announce_state(self, about: ObjectReference, history: Sequence[HistoryLine]) -> None:
@@ -455,6 +458,10 @@ class SuspensionReconciler:
     async def _remove_annotation(self, resource: Resource, metadata: ObjectMeta) -> None:
         body = {"metadata": {"annotations": {WAKE_ANNOTATION: None}, "uid": metadata.uid}}
         await self._api.patch(resource.path(*metadata.key), body)
+
+
+def _may_be_deactivated(workload: ObservedWorkload) -> bool:
+    return workload.active and not workload.is_remote_copy
 
 
 def _warns(decision: Decision) -> bool:

@@ -73,6 +73,22 @@ TABLE: dict[str, tuple[ReservedWorkload, CheckInputs, str]] = {
         CheckInputs(provisioning=ProvisioningStep(kind=StepKind.REVOKED, message="spot")),
         "Retry/NodesRevoked",
     ),
+    "a remote copy that fits": (gang(), CheckInputs(verdict=SEATED, remote_copy="not nominated"), "Ready/Fits"),
+    "a remote copy that lacks nodes": (
+        gang(),
+        CheckInputs(verdict=LACKS, remote_copy="not nominated"),
+        "Pending/RemoteCopy",
+    ),
+    "a remote copy that waits for pods": (
+        gang(),
+        CheckInputs(terminating=[ENDING], verdict=LACKS, remote_copy="not nominated"),
+        "Pending/PodsEnding",
+    ),
+    "a remote copy that need not fit": (
+        gang(),
+        CheckInputs(requires_fit=False, remote_copy="not nominated"),
+        "Ready/PodsGone",
+    ),
     "it was admitted before the check was added": (
         gang(admitted=True),
         CheckInputs(problem="wrong"),

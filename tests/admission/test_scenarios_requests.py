@@ -14,6 +14,7 @@ from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, Scenario, Shape
 from scaler_sandbox.conditions import has, timestamp
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster
 
+from scaler.admission.remote_copies import Nominations
 from scaler.kube.objects.resources import POD_TEMPLATE, PROVISIONING_REQUEST, SCALABLE_WORKLOAD, WORKLOAD
 
 # ------------------------------------------------------------------------------------------------------ it has started
@@ -269,3 +270,54 @@ async def test_a_template_of_somebody_else_stays_although_a_request_of_ours_name
     assert cluster.requests() == []
     assert ours not in cluster.templates()
     assert cluster.templates() == ["precious"]
+
+
+# ----------------------------------------------------------------------------------------------- copies of MultiKueue
+
+
+def stands(cluster: ProvisioningCluster, name: str = "copy") -> tuple[str, list[str]]:
+    """The state of its check, and the reason why it is Pending; and its requests."""
+    [found] = [
+        each for each in cluster.planner.inputs(cluster.client.now).workloads if each.workload.metadata.name == name
+    ]
+    entry = found.reserved.entry
+    assert entry is not None
+    reasons = [
+        str(change.because) for each, change in cluster.report.plan.changes if each.workload.metadata.name == name
+    ]
+    return f"{entry.state} {''.join(reasons)}".strip(), cluster.requests_of(found.uid)
+
+
+async def test_nodes_are_requested_for_a_remote_copy_only_where_the_cluster_is_nominated() -> None:
+    cluster = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
+    cluster.dispatch("copy", pods=2, gpus=8)
+    await cluster.passes(30)
+    assert stands(cluster) == ("Pending RemoteCopy", [])
+    assert (
+        "the hub has not nominated this cluster for it"
+        in cluster.planner.inputs(cluster.client.now).workloads[0].reserved.entry.message
+    )
+    cluster.nominations = Nominations(reclaim=frozenset({("ns", "copy")}))
+    await cluster.passes(5)
+    state, requests = stands(cluster)
+    assert (state, len(requests)) == ("Pending NodesComing", 1)
+
+
+async def test_a_withdrawn_nomination_withdraws_the_request_and_an_unknown_one_does_not() -> None:
+    cluster = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
+    cluster.nominations = Nominations(reclaim=frozenset({("ns", "copy")}))
+    cluster.dispatch("copy", pods=2, gpus=8)
+    await cluster.passes(5)
+    cluster.nominations = Nominations(unknown="not synced")
+    await cluster.passes(30)
+    assert len(stands(cluster)[1]) == 1
+    cluster.nominations = Nominations()
+    await cluster.passes(5)
+    assert stands(cluster) == ("Pending RemoteCopy", [])
+
+
+async def test_a_remote_copy_that_fits_is_released_without_a_nomination() -> None:
+    cluster = ProvisioningCluster({"a": 8, "b": 8}, scenarios=NOBODY)
+    cluster.dispatch("copy", pods=2, gpus=8)
+    await cluster.passes(5)
+    assert stands(cluster) == ("Ready", [])

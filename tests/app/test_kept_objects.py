@@ -126,7 +126,7 @@ def workload(*, affinity):
                     "resourceVersion": "7",
                     "generation": 3,
                     "creationTimestamp": STARTED,
-                    "labels": {"kueue.x-k8s.io/job-uid": "j"},
+                    "labels": {"kueue.x-k8s.io/job-uid": "j", "kueue.x-k8s.io/multikueue-origin": "multikueue"},
                     "annotations": {"idlegpu.io/suspended": "{}", **last_applied},
                     "ownerReferences": [owner],
                 },
@@ -158,6 +158,7 @@ def test_a_workload_that_is_kept_says_what_the_whole_one_says(affinity):
         quota_of,
         lambda each: each.status,
         lambda each: each.metadata.generation,
+        lambda each: each.is_remote_copy,
     ):
         assert says(kept) == says(whole)
     assert set(kept.metadata.annotations) == {"idlegpu.io/suspended"}

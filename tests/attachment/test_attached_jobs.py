@@ -13,12 +13,14 @@ from switched_kinds import definition, inference_service, notebook
 
 from scaler.attachment.controller import AttachmentController
 from scaler.kube.object_cache import Change
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     DEPLOYMENT,
     IDLE_POLICY,
     INFERENCE_SERVICE,
     NOTEBOOK,
+    RAY_CLUSTER,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
     STATEFUL_SET,
@@ -86,6 +88,20 @@ async def test_a_job_is_attached_by_a_policy_and_detached_with_it(cluster):
         await until(lambda: cluster.has_phase("Running", JOB_NAME))
         await cluster.kube.delete(IDLE_POLICY.path("demo", "research"))
         await until(lambda: is_detached(cluster))
+
+
+@pytest.mark.parametrize("on", ["its Workload", "the job"])
+async def test_a_job_that_a_hub_of_multikueue_runs_here_is_detached(cluster, on):
+    """Only the hub can suspend it."""
+    await gang(cluster)
+    origin = {"metadata": {"labels": {MULTIKUEUE_ORIGIN: "multikueue"}}}
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research")
+        await until(lambda: is_attached(cluster))
+        resource, name = (WORKLOAD, WORKLOAD_NAME) if on == "its Workload" else (RAY_CLUSTER, NAME)
+        await cluster.change(resource, name, origin)
+        await until(lambda: is_detached(cluster))
+        await until(lambda: stands(cluster, matched=1, attached=0, excluded=1))
 
 
 async def is_attached(cluster, name=JOB_NAME):

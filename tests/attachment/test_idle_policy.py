@@ -224,3 +224,11 @@ def test_names_of_what_is_attached_are_the_jobs_own_and_short_enough_for_keda():
     names = {attached_name(each) for each in long}
     assert len(names) == 2
     assert all(len(each) <= 54 for each in names)
+
+
+def test_a_job_that_a_hub_of_multikueue_runs_here_is_excluded_whatever_its_policy_says():
+    remote = replace(JOB, is_remote_copy=True)
+    assert said(policy("a"), job=remote) == ("IdlePolicy/a", "excluded")
+    assert said(policy("a", idleAfter="x"), job=remote) == ("IdlePolicy/a", "excluded")
+    found = followed(remote, in_order([policy("a")]), at())
+    assert found.excluded.reason.startswith("RemoteCopy")

@@ -25,6 +25,7 @@ from scripted_metrics import Metrics, ScriptedSource, gpu
 from sim.api import SimApi
 from sim.client import SimClient
 
+from scaler.admission.remote_copies import Nominations
 from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache
@@ -34,7 +35,7 @@ from scaler.kube.events import ObjectReference
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import GrantStatus, ReallocationStatus, ScalableWorkload
-from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
 from scaler.placement.capacity import Capacity
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
@@ -179,6 +180,8 @@ class PressureWorld:
         self.checks: Json = {}
         self.capacity: Callable[[], Capacity | NotSynced] = lambda: NotSynced("nodes are not watched")
         self.checks_with_provisioning: frozenset[str] = frozenset()
+        self.nominations = Nominations()
+        """For which remote copies of MultiKueue this cluster is nominated."""
         self.view.filing.put(_decoded(kube.Namespace, NAMESPACE))
         self.view.filing.put(_decoded(kube.ResourceFlavor, "gpus"))
         for name, amount in self.quotas.items():
@@ -210,6 +213,7 @@ class PressureWorld:
                 max_age=2 * TICK,
                 capacity=lambda: self.capacity(),
                 checks_with_provisioning=lambda: self.checks_with_provisioning,
+                nominations=lambda: self.nominations,
             ),
             reconciler=self.reconciler,
             writer=PlanWriter(
@@ -288,16 +292,29 @@ class PressureWorld:
         self.has_quota(self.quotas["cq"])
 
     def waits(
-        self, name: str, *, gpus: int = 8, queue: str = "cq", created: datetime | None = None, host_port: int = 0
+        self,
+        name: str,
+        *,
+        gpus: int = 8,
+        queue: str = "cq",
+        created: datetime | None = None,
+        host_port: int = 0,
+        is_copy: bool = False,
     ) -> None:
-        """A Workload of one pod that is not admitted yet; with a port, which a node has for one pod only."""
+        """A Workload of one pod that is not admitted yet, `is_copy` of MultiKueue; with a port, which each node has for
+        one pod only."""
         amounts = {GPU: str(gpus)}
         container = {"name": "main", "image": "train:1", "resources": {"requests": amounts, "limits": amounts}}
         container |= {"ports": [{"containerPort": host_port, "hostPort": host_port}]} if host_port else {}
         pod_set = {"name": "main", "count": 1, "template": {"spec": {"containers": [container]}}}
         spec = {"active": True, "queueName": queue, "podSets": [pod_set]}
-        metadata = {"creationTimestamp": stamp(created or self.now)}
+        metadata: Json = {"creationTimestamp": stamp(created or self.now)}
+        metadata |= {"labels": {MULTIKUEUE_ORIGIN: "multikueue"}} if is_copy else {}
         self.create(WORKLOAD, name, {"spec": spec, "status": {"conditions": []}}, **metadata)
+
+    def is_nominated_for(self, *names: str) -> None:
+        """From now on, for these remote copies and no others."""
+        self.nominations = Nominations(reclaim=frozenset((NAMESPACE, name) for name in names))
 
     def leaves(self, name: str) -> None:
         """A Workload is deleted by its owner."""

@@ -43,7 +43,7 @@ def grants(world: PressureWorld, name: str, *victims: str, **fields: Any) -> Non
 
 
 def standing(world: PressureWorld, **options: Any) -> list[ActivePlan]:
-    return active_plans(world.evaluator.cluster, world.decision_cache.evaluation, **options)
+    return active_plans(world.evaluator.cluster, world.decision_cache.evaluation, **{"remote_copies": {}, **options})
 
 
 def victim(world: PressureWorld, name: str, **options: Any) -> VictimStatus:
@@ -100,7 +100,7 @@ async def test_an_object_that_is_being_deleted_is_gone() -> None:
 async def test_a_verdict_counts_for_the_replicas_that_it_was_made_for() -> None:
     world = await world_with("a")
     grants(world, "a")
-    [plan] = active_plans(world.evaluator.cluster, None)
+    [plan] = active_plans(world.evaluator.cluster, None, remote_copies={})
     assert [(each.is_idle, each.is_unknown) for each in plan.victims] == [(False, True)], "there is none"
     await world.taken_up()
     assert victim(world, "a").is_idle

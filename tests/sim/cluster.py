@@ -29,6 +29,7 @@ from scaler.admission.controller import AdmissionCheckController, AdmissionRepor
 from scaler.admission.evicted_reservations import RELEASE_DELAY
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
+from scaler.admission.remote_copies import Nominations
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.admission.workload import CONTROLLER
@@ -37,7 +38,7 @@ from scaler.decision.cluster_state import ClusterState, pod_indexes, scalable_wo
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ResourceFlavor
-from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
@@ -159,6 +160,8 @@ class SimCluster:
         nodes: Any = copies[NODE], copies[POD], copies[WORKLOAD]
         self.nodes_view = NodeWatch(*nodes, max_age=timedelta(minutes=1))
         self.blind = ""
+        self.nominations = Nominations()
+        """For which remote copies of MultiKueue this cluster is nominated."""
         self.view = view = AdmissionWatch(
             cluster,
             AdmissionStores(
@@ -180,6 +183,7 @@ class SimCluster:
             self._flavor,
             capacity=self._capacity,
             quota=lambda: self.controllers[0]._mirror.snapshot,
+            nominations=lambda: self.nominations,
         )
         self.planner.leader.answers = self.reclaim
         self.admission = AdmissionCheckController(
@@ -261,6 +265,13 @@ class SimCluster:
         spec = {"parallelism": pods, "completions": pods, "template": merged}
         metadata = {"labels": {"kueue.x-k8s.io/queue-name": queue, **labels}}
         self.add(JOB, name, namespace="ns", spec=spec, **metadata)
+
+    def dispatch(self, name: str, *, pods: int = 1, gpus: int = 1) -> None:
+        """A hub of MultiKueue creates its copy of a Workload here; the job follows once that is admitted."""
+        pod_set = {"name": "main", "count": pods, "template": _template(gpus, 0)}
+        body = {"spec": {"active": True, "queueName": "lq", "podSets": [pod_set]}, "status": {}}
+        metadata = {"name": name, "namespace": "ns", "labels": {MULTIKUEUE_ORIGIN: "multikueue"}}
+        self.client.add(WORKLOAD, {"metadata": metadata, **body})
 
     def submit_ray(self, name: str, *, head: int, workers: int, gpus: int, memory: int = 0) -> None:
         """A RayCluster whose head has so many GPUs, and each worker so many. All have so many Gi of memory."""

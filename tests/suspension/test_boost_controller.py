@@ -18,6 +18,7 @@ from scaler.errors import KubeError
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.verdict import Verdict
 from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_controller import (
@@ -70,11 +71,20 @@ class BoostedGang:
         self.cluster = cluster
         self.one = one
         self.api = KueuesWebhook(one.transport)
+        self.spared: dict[str, str] = {}
         self.boosting = self.boosts()
 
     def boosts(self, *, max_age: timedelta = VERDICTS_HOLD, **given: Any) -> PriorityBoostController:
         one, setting = self.one, PriorityBoost(**given)
-        return PriorityBoostController(self.api, one.copies, one.decision_cache, one.recorder, setting, max_age=max_age)
+        return PriorityBoostController(
+            self.api,
+            one.copies,
+            one.decision_cache,
+            one.recorder,
+            setting,
+            max_age=max_age,
+            spares=lambda: self.spared,
+        )
 
     async def tick(self, *decisions: Decision, seconds: float = 0.0, **where: Any) -> tuple[BoostStep, ...]:
         """The steps of one tick, so many seconds after noon, where these are the decisions."""
@@ -159,6 +169,27 @@ async def test_old_verdicts_count_as_unknown(gang):
     gang.boosting = gang.boosts(max_age=minutes(-1))
     assert await gang.tick(IS_IDLE) == ()
     assert await gang.tick(IS_IDLE, seconds=PATIENCE.total_seconds()) == ()
+    assert await gang.boost() is None
+
+
+# ----------------------------------------------------------------------------------------------------------- MultiKueue
+
+
+@pytest.mark.parametrize("queue", ["", "cluster-queue"], ids=["where its tree is not known", "in its tree"])
+async def test_while_a_copy_waits_that_is_not_for_this_cluster_nothing_is_boosted(gang, queue):
+    await gang.tick(IS_IDLE)
+    admission = (await gang.cluster.observed_workload())["status"]["admission"]
+    gang.spared = {queue and admission["clusterQueue"]: "Workload team/copy waits, and it is a remote copy"}
+    assert await gang.tick(IS_IDLE, seconds=15) == (BoostStep.REMOVE,)
+    assert (await gang.one.events("Workload"))[-1].endswith("because Workload team/copy waits, and it is a remote copy")
+    assert await gang.tick(IS_IDLE, seconds=30) == ()
+    gang.spared = {"another": "Workload team/copy waits, and it is a remote copy"}
+    assert await gang.tick(IS_IDLE, seconds=45) == (BoostStep.WRITE,)
+
+
+async def test_a_remote_copy_is_never_boosted(gang):
+    await gang.cluster.change(WORKLOAD, WORKLOAD_NAME, {"metadata": {"labels": {MULTIKUEUE_ORIGIN: "multikueue"}}})
+    assert await gang.tick(IS_IDLE) == ()
     assert await gang.boost() is None
 
 

@@ -10,6 +10,7 @@ Laws:
 * Necessary: no victim can be left out.
 * Whole or nothing. Only where nodes may be provisioned for the rest, and no set of candidates is enough, as many of its
   pods as possible fit, and more than would without the plan: then nodes are requested for the rest only.
+* No remote copy for which nothing may be suspended starts before it on what is freed.
 * Idempotent; only candidates are suspended; budgets hold; what is terminating anyway is counted as gone.
 
 Worked example: a gang of three pods of 4 GPUs; node a has 4 free, and x (2, cost 3) and y (2, cost 3) hold the rest; z
@@ -66,6 +67,8 @@ class NodePlanRequest:
     candidates: Sequence[Candidate] = ()
     leaving: frozenset[str] = frozenset()
     """Keys of Workloads whose pods terminate anyway, or are about to."""
+    copies: frozenset[str] = frozenset()
+    """Keys of remote copies for which nothing may be suspended."""
     refuse: BudgetCheck = no_budgets
     limits: SearchLimits = DEFAULT_LIMITS
 
@@ -148,6 +151,13 @@ class NodeProblem:
     def is_placed(self, keys: frozenset[str]) -> bool:
         return is_placed(self.result(keys))
 
+    def copies_served(self, keys: frozenset[str]) -> frozenset[str]:
+        """Remote copies that would start on what these free, before the gang."""
+        copies, leaving = self.request.copies, self.request.leaving
+        if not copies or not keys:
+            return frozenset()
+        return copies & (self.what_if.placed_first(keys | leaving) - self.what_if.placed_first(leaving))
+
     def placed(self, keys: frozenset[str]) -> tuple[PodPlacement, ...]:
         """Where as many of its pods as possible would go with these suspended."""
         if keys not in self._placed:
@@ -216,6 +226,9 @@ class NodeProblem:
             return self.no_plan(NoPlanReason.BUDGET_EXHAUSTED, refusal.words, budget=refusal.budget, is_exact=is_exact)
         if not self.candidates:
             return self.no_plan(NoPlanReason.NOT_ENOUGH_IDLE, f"{now.message}; no idle workload is on nodes")
+        if copies := self.copies_served(self.all_keys):
+            message = f"what is freed would go to {min(copies)} first, a remote copy that may start on another cluster"
+            return self.no_plan(NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, message, is_exact=is_exact)
         if self.is_placed(self.all_keys):
             return self.no_plan(NoPlanReason.NOT_FOUND, NOT_FOUND, is_exact=False)
         why, message = _explained(self.result(self.all_keys))
@@ -262,6 +275,8 @@ class _Goal:
 
     def accept(self, keys: frozenset[str]) -> bool:
         problem = self._problem
+        if problem.copies_served(keys):
+            return False
         if self._pods is None:
             return problem.is_placed(keys)
         has_room = problem.what_if.has_room(self.demands, keys | problem.request.leaving)

@@ -5,6 +5,7 @@ Kueue's cycles are simulated with the set gone, until nothing changes any more. 
 * the gang is admitted, and not preempted again: in a cohort whose queues reclaim what they lend, an owner that waits
   may take back at once what the gang has borrowed;
 * Kueue preempts no Workload on the way that it would not preempt in any case;
+* no remote copy for which nothing may be suspended is admitted before it with what is freed;
 * its pods fit on nodes, together with those of the Workloads that are admitted before it, and apart from those to which
   they have an anti-affinity.
 
@@ -136,6 +137,12 @@ class AdmissionSimulator:
         if entry is None:
             why, message = self._why_waiting(simulation, run)
             return replace(found, why=why, message=message)
+        copies = [key for key in others if key in self._request.copies - self._forecast.admitted] if keys else []
+        if copies:
+            message = (
+                f"what is freed would go to {named(copies)} first, a remote copy that may start on another cluster"
+            )
+            return replace(found, why=NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, message=message)
         return found
 
     def _why_waiting(self, simulation: Simulation, run: SimulationRun) -> tuple[NoPlanReason, str]:

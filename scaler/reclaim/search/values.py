@@ -43,6 +43,8 @@ class NoPlanReason(StrEnum):
     QUEUE_STOPPED = "QueueStopped"
     UNFORESEEABLE = "Unforeseeable"
     """Its scheduling cannot be foreseen, such as that of a Workload with a topology request."""
+    REMOTE_COPY = "RemoteCopy"
+    """It is a remote copy of MultiKueue, and this cluster is not nominated for it."""
     NOT_FOUND = "NotFound"
     """The search reached its limit before it found a plan; there may be one."""
 
@@ -144,6 +146,8 @@ class PlanRequest:
     candidates: Sequence[Candidate] = ()
     leaving: frozenset[str] = frozenset()
     """Keys of Workloads that are being suspended anyway: what they hold counts as free soon."""
+    copies: frozenset[str] = frozenset()
+    """Keys of remote copies for which nothing may be suspended, and so nothing by which they are admitted first."""
     refuse: BudgetCheck = no_budgets
     limits: SearchLimits = DEFAULT_LIMITS
 

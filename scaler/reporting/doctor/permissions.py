@@ -103,6 +103,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
             kinds.LOCAL_QUEUE,
             kinds.RESOURCE_FLAVOR,
             kinds.ADMISSION_CHECK,
+            kinds.CLUSTER_OFFER,
         ),
     ),
     RequiredRule(part=RuleUser.CHECKS, verbs=("list", "watch"), on=_on(kinds.RECLAIM_POLICY)),

@@ -4,7 +4,9 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 
+from scaler.decision.cluster_state import scaled_by_key
 from scaler.decision.scale_subresources import is_scalable_workload
+from scaler.decision.workloads import owner_key
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
@@ -13,6 +15,7 @@ from scaler.kube.objects.core import ObjectMeta, condition
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Service, Trigger
+from scaler.kube.objects.kueue_workloads import Workload
 from scaler.reporting.doctor.facts import DoctorInputs, Listing
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 
@@ -24,6 +27,7 @@ _LISTED = 10
 def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
     ours, about = facts.own_triggers(), Subject(Topic.SCALED_OBJECTS)
     yield from _without_keda(facts)
+    yield from _of_remote_copies(facts)
     if not ours and facts.has_all(ScaledObject) and not _direct(facts):
         yield about.warn(
             "None",
@@ -39,6 +43,21 @@ def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
         yield from _of_address(address, facts)
     if fine:
         yield about.ok("Fine", f"{fine} of {len(ours)} that name this scaler are as they have to be")
+
+
+def _of_remote_copies(facts: DoctorInputs) -> Iterator[Finding]:
+    """ScalableWorkloads of Workloads that a hub of MultiKueue runs here."""
+    copies = [each for each in facts.of(Workload) if each.is_remote_copy]
+    subjects = {each.metadata.key for each in copies} | {key for each in copies if (key := owner_key(each))}
+    names = [each.metadata.key for each in facts.of(ScalableWorkload) if scaled_by_key(each) in subjects]
+    for name in names[:_LISTED]:
+        what = f"its Workload is a remote copy of MultiKueue{_more(names)}: it is never suspended here"
+        do = "suspend it on the hub: a ScalableWorkload and a ScaledObject beside the job there; delete this one"
+        yield Subject(Topic.SCALED_OBJECTS, f"ScalableWorkload {'/'.join(name)}").warn("RemoteCopy", what, do)
+
+
+def _more(names: list[tuple[str, str]]) -> str:
+    return f" ({len(names)} are)" if len(names) > _LISTED else ""
 
 
 def _direct(facts: DoctorInputs) -> list[ScalableWorkload]:

@@ -92,7 +92,7 @@ _WATCHED = {
     ): "all victims are deactivated; the AdmissionCheck becomes Ready when the whole gang fits",
 }
 _ENDINGS = {
-    PlanEndReason.GANG_GONE: "the gang does not wait any more",
+    PlanEndReason.GANG_GONE: "the gang does not wait any more, or this cluster is not nominated for it any more",
     PlanEndReason.VICTIM_BUSY: "a victim is not idle any more",
     PlanEndReason.VICTIM_WOKE: "a victim is resumed",
     PlanEndReason.GRANT_EXPIRED: "it expired before KEDA asked all victims to be at 0",

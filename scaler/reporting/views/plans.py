@@ -196,6 +196,8 @@ _HELP: Mapping[NoPlanReason, str] = {
     "(limits on lending and borrowing); or reclaim.unprotected: Warn, which takes the risk.",
     NoPlanReason.QUEUE_STOPPED: "A LocalQueue and a ClusterQueue that are there and not stopped.",
     NoPlanReason.UNFORESEEABLE: "Nothing here: plans are made only for what can be foreseen. Kueue goes on as ever.",
+    NoPlanReason.REMOTE_COPY: "That the hub of MultiKueue nominates this cluster for it; or, where it has no other "
+    "worker, multiKueue.planOnWorkers: Always here.",
     NoPlanReason.NOT_FOUND: "More steps for the search (reclaim.search), or fewer candidates.",
 }
 

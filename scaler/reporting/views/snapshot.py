@@ -6,7 +6,7 @@ shown even where it is not known which workloads are idle; what depends on that 
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
@@ -15,7 +15,7 @@ from scaler.decision.decision import Active, Decision
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.target_state import Seeks
 from scaler.idleness.reasons import DecisionReason
-from scaler.idleness.verdict import Idle
+from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -59,6 +59,8 @@ class ViewSnapshot:
     cluster_queues: Collection[str] = frozenset()
     local_queues: Collection[tuple[str, str]] = frozenset()
     """(namespace, name)."""
+    remote_copies: Mapping[str, str | Unknown] = field(default_factory=dict)
+    """As in `PlanningSnapshot`."""
     checks: CheckViews = CheckViews()  # noqa: RUF009 - frozen
     """Of our AdmissionChecks; none where they were not read."""
 
@@ -126,7 +128,8 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
     await asyncio.sleep(0)
     planning = look if isinstance(look, PlanningSnapshot) else None
     idle = _idle(planning.evaluation, cluster, quota) if planning is not None else frozenset()
-    plans = active_plans(cluster, evaluation if planning is not None else None)
+    remote_copies = planner.remote_copies()
+    plans = active_plans(cluster, evaluation if planning is not None else None, remote_copies=remote_copies)
     await asyncio.sleep(0)
     asking = (each for each in quota.workloads.values() if not each.admitted and gpus_of(each, cluster))
     waiting = sorted(asking, key=place_in_line)
@@ -142,6 +145,7 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
         idle=idle,
         unjudged=look.reason if isinstance(look, NotSynced) else "",
         plans=plans,
+        remote_copies=remote_copies,
         evaluation=evaluation,
         cluster_queues=frozenset(quota.cluster_queues),
         local_queues=frozenset(quota.local_queues),

@@ -217,8 +217,9 @@ def test_a_refusal_says_why_with_the_numbers(given: PlanRequest, why: NoPlanReas
 
 
 def test_every_reason_is_given_somewhere() -> None:
-    """That a plan cannot be protected is for whoever carries it out to say: it depends on settings."""
-    assert {why for _, why, _ in CASES.values()} == set(NoPlanReason) - {NoPlanReason.UNPROTECTED}
+    """Elsewhere: that a plan cannot be protected depends on settings, and for a remote copy none is searched."""
+    elsewhere = {NoPlanReason.UNPROTECTED, NoPlanReason.REMOTE_COPY}
+    assert {why for _, why, _ in CASES.values()} == set(NoPlanReason) - elsewhere
 
 
 # ----------------------------------------------------------------------------------------------------------- of a plan

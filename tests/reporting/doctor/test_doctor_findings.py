@@ -109,9 +109,9 @@ def scalable(name="notebook", **spec):
     return made(ScalableWorkload, name, "team", spec=spec or {"jobRef": job})
 
 
-def workload(job="notebook"):
+def workload(job="notebook", **labels):
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": True}
-    metadata = {"name": f"job-{job}", "namespace": "team", "ownerReferences": [owner]}
+    metadata = {"name": f"job-{job}", "namespace": "team", "ownerReferences": [owner], "labels": labels}
     return msgspec.convert({"metadata": metadata, "spec": {"queueName": "local"}}, Workload)
 
 
@@ -699,3 +699,18 @@ def test_findings_are_in_the_order_of_topics_and_counted():
     assert (found[FAIL] >= 5, found[WARN] >= 3, sum(found.values())) == (True, True, len(findings))
     topics = [each.topic for each in findings]
     assert topics == sorted(topics, key=list(Topic).index)
+
+
+# ----------------------------------------------------------------------------------------------------------- MultiKueue
+
+
+@pytest.mark.parametrize(
+    "spec", [{}, {"workloadRef": {"name": "job-notebook"}}], ids=["by its job", "by the name of the Workload"]
+)
+def test_a_scalable_workload_of_a_remote_copy_belongs_on_the_hub(spec):
+    copy = workload(**{"kueue.x-k8s.io/multikueue-origin": "multikueue"})
+    found = [each for each in diagnose(facts(scalable(**spec), copy), NOW) if each.check == "RemoteCopy"]
+    [(severity, where, do)] = [(each.severity, each.where, each.do) for each in found]
+    assert (severity, where) == (WARN, "ScalableWorkload team/notebook")
+    assert do.startswith("suspend it on the hub")
+    assert not [each for each in diagnose(facts(scalable(**spec), workload()), NOW) if each.check == "RemoteCopy"]
