@@ -24,6 +24,7 @@ from scaler.kube.events import EventRecorder
 from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.multikueue.offer_controller import OfferController
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlanner
@@ -45,6 +46,7 @@ Controller: TypeAlias = (
     | AdmissionCheckController
     | BeforeSuspendController
     | SuspendAtController
+    | OfferController
 )
 
 
@@ -101,7 +103,9 @@ class LeaderControllers:
             api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)
         )
         told = (suspend_at,) if settings.suspend_at else ()
-        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told)
+        offer = wiring.offer(api, is_due=self.reclaim.executor.backoff.is_due)
+        offered = () if shared.is_confined else (offer,)
+        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told, *offered)
         """Those that act on evaluations."""
         when_free = WakeController(WakePlanner(wiring.planner), api)
         self._others: tuple[Controller, ...] = (

@@ -28,7 +28,16 @@ from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.resources import POD, RECLAIM_POLICY, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.kube.objects.resources import (
+    CLUSTER_OFFER,
+    POD,
+    RECLAIM_POLICY,
+    SCALABLE_WORKLOAD,
+    SCALED_OBJECT,
+    WORKLOAD,
+    Resource,
+)
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.node_watch import node_reflector
@@ -91,6 +100,7 @@ class ClusterReflectors:
         self.quota = QuotaReflectors(transport)
         self.nodes = node_reflector(transport)
         self.policies = Reflector(transport, RECLAIM_POLICY, ReclaimPolicy)
+        self.offers = Reflector(transport, CLUSTER_OFFER, ClusterOffer)
         self.requests = RequestWatch(transport=transport, discovery=Discovery(transport))
         self.is_confined = is_confined
 
@@ -102,7 +112,7 @@ class ClusterReflectors:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         if self.is_confined:
             return []
-        return [*(each.run() for each in self.always), self.policies.run(), self.requests.run()]
+        return [*(each.run() for each in [*self.always, self.policies, self.offers]), self.requests.run()]
 
     async def wait_synced(self, seconds: float) -> None:
         """Returns once everything is listed, or after so many seconds: answers then say what is missing."""
@@ -110,7 +120,7 @@ class ClusterReflectors:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                listed = (each.wait_synced() for each in [*self.always, self.policies])
+                listed = (each.wait_synced() for each in [*self.always, self.policies, self.offers])
                 await asyncio.gather(*listed, self.requests.wait_known())
 
     def flavor(self, name: str) -> ResourceFlavor | None:
