@@ -10,9 +10,9 @@ import pytest
 from builders import NOON, minutes
 from hypothesis import given
 from hypothesis import strategies as st
-from multikueue.dispatch_builders import PATIENCE, answer, nominated, ranking
+from multikueue.dispatch.dispatch_builders import PATIENCE, answer, nominated, ranking
 
-from scaler.multikueue.nomination import (
+from scaler.multikueue.dispatch.nomination import (
     AddCluster,
     KeepNomination,
     MoveReclaim,
@@ -24,7 +24,7 @@ from scaler.multikueue.nomination import (
     nominated_after,
     reclaims_at,
 )
-from scaler.multikueue.ranking import ClusterFit, Ranking
+from scaler.multikueue.dispatch.ranking import ClusterFit, Ranking
 
 NEW = NominationState()
 AWAITED = answer("Unknown", is_awaited=True)

@@ -36,7 +36,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
-from scaler.multikueue.ranking import GIVES_ROOM, ClusterFit, RankedCluster, Ranking
+from scaler.multikueue.dispatch.ranking import GIVES_ROOM, ClusterFit, RankedCluster, Ranking
 
 MOST_NOMINATED = 20
 """Source: Kueue, validation of nominatedClusterNames."""

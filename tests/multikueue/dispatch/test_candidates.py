@@ -1,9 +1,9 @@
 from typing import Any
 
 import pytest
-from multikueue.dispatch_builders import cluster, placement
+from multikueue.dispatch.dispatch_builders import cluster, placement
 
-from scaler.multikueue.candidates import ClusterObstacle, managed_cluster_name, standings
+from scaler.multikueue.dispatch.candidates import ClusterObstacle, managed_cluster_name, standings
 
 W1, W2 = cluster("w1"), cluster("w2")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from builders import NOON, minutes
 
-from scaler.multikueue.candidates import ClusterStanding, HubCluster, PlacementChoice
-from scaler.multikueue.nomination import NominationState
-from scaler.multikueue.ranking import ClusterAnswer, ClusterFit, Ranking, rank
+from scaler.multikueue.dispatch.candidates import ClusterStanding, HubCluster, PlacementChoice
+from scaler.multikueue.dispatch.nomination import NominationState
+from scaler.multikueue.dispatch.ranking import ClusterAnswer, ClusterFit, Ranking, rank
 
 PATIENCE = minutes(5)
 

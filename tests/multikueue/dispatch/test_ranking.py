@@ -4,10 +4,10 @@ import pytest
 from builders import NOON
 from hypothesis import given
 from hypothesis import strategies as st
-from multikueue.dispatch_builders import answer, at, ranking
+from multikueue.dispatch.dispatch_builders import answer, at, ranking
 
-from scaler.multikueue.candidates import ClusterObstacle
-from scaler.multikueue.ranking import ClusterFit, GivenRoom, is_given_away
+from scaler.multikueue.dispatch.candidates import ClusterObstacle
+from scaler.multikueue.dispatch.ranking import ClusterFit, GivenRoom, is_given_away
 
 
 def order(**answers: Any) -> list[str]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scaler.multikueue.candidates import ClusterObstacle, ClusterStanding
+from scaler.multikueue.dispatch.candidates import ClusterObstacle, ClusterStanding
 
 
 class ClusterFit(StrEnum):
