@@ -13,13 +13,18 @@ Traps of the client that are closed here:
 """
 
 import asyncio
+import base64
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import structlog
+import yaml
+from msgspec import Struct, convert, field
 
 from scaler import __version__
 from scaler.errors import ConfigurationError
@@ -174,3 +179,121 @@ def _access(configuration: "Configuration", *, source: str, loader: Any = None) 
     if not configuration.verify_ssl:
         _log.warning("KubeTLSNotVerified", source=source, server=configuration.host)
     return Access(api=api, server=configuration.host, source=source, loader=loader)
+
+
+# --------------------------------------------------------------------------------------- kubeconfigs of other clusters
+
+
+class _ClusterEntry(Struct, frozen=True, rename="kebab"):
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+
+
+class _UserEntry(Struct, frozen=True, rename="kebab"):
+    token: str = ""
+    token_file: str = field(default="", name="tokenFile")
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    username: str = ""
+    password: str = ""
+    exec: Any = None
+    auth_provider: Any = None
+
+
+class _ContextEntry(Struct, frozen=True):
+    cluster: str = ""
+    user: str = ""
+
+
+class _Kubeconfig(Struct, frozen=True, rename="kebab"):
+    current_context: str = ""
+    clusters: list[dict[str, Any]] = []
+    users: list[dict[str, Any]] = []
+    contexts: list[dict[str, Any]] = []
+
+
+def access_of_kubeconfig(content: bytes, *, source: str) -> Access:
+    """Access by a kubeconfig that somebody else wrote into a Secret, trusted no further than Kueue trusts it.
+
+    Whoever may write it may not make this process run programs, read its files, or talk without TLS checks.
+
+    Raises: ConfigurationError. Source: Kueue, multikueuecluster.go, validateKubeconfig.
+    """
+    cluster, user = _entries(content, source)
+    if problem := _refused(cluster, user):
+        raise ConfigurationError(f"{source}: {problem}")
+    configuration = _new_configuration()
+    configuration.host = cluster.server.rstrip("/")
+    configuration.tls_server_name = cluster.tls_server_name or None
+    configuration.proxy = cluster.proxy_url or None
+    if user.token:
+        configuration.api_key = {"BearerToken": f"Bearer {user.token.strip()}"}
+    try:
+        if cluster.certificate_authority_data:
+            configuration.ca_cert_data = _decoded(cluster.certificate_authority_data).decode("ascii")
+        with _client_certificate(user) as files:
+            configuration.cert_file, configuration.key_file = files
+            return _access(configuration, source=source)
+    except ValueError as error:
+        raise ConfigurationError(f"{source}: its certificates cannot be used: {error}") from error
+
+
+def _refused(cluster: _ClusterEntry, user: _UserEntry) -> str:
+    """Why a kubeconfig is not used; empty where it is."""
+    server = urlsplit(cluster.server)
+    refusals = {
+        "the context has no cluster with a server": not server.hostname or server.scheme not in ("http", "https"),
+        "insecure-skip-tls-verify is not allowed": cluster.insecure_skip_tls_verify,
+        "certificate-authority is a file; write certificate-authority-data": bool(cluster.certificate_authority),
+        "tokenFile is not allowed; write token": bool(user.token_file),
+        "client-certificate is a file; write client-certificate-data": bool(user.client_certificate),
+        "client-key is a file; write client-key-data": bool(user.client_key),
+        "exec plugins are not allowed": user.exec is not None,
+        "auth providers are not allowed": user.auth_provider is not None,
+        "basic auth is not allowed": bool(user.username or user.password),
+        "a token is not sent without TLS; write an https server": bool(user.token) and server.scheme == "http",
+    }
+    return next((problem for problem, is_so in refusals.items() if is_so), "")
+
+
+def _entries(content: bytes, source: str) -> tuple[_ClusterEntry, _UserEntry]:
+    """Cluster and user of the current context. Raises: ConfigurationError."""
+    try:
+        config = convert(yaml.safe_load(content), _Kubeconfig)
+        contexts = {str(each["name"]): convert(each["context"], _ContextEntry) for each in config.contexts}
+        clusters = {str(each["name"]): convert(each["cluster"] or {}, _ClusterEntry) for each in config.clusters}
+        users = {str(each["name"]): convert(each["user"] or {}, _UserEntry) for each in config.users}
+        context = contexts[config.current_context]
+        return clusters[context.cluster], users.get(context.user, _UserEntry())
+    except KeyError as error:
+        raise ConfigurationError(f"{source}: it has no {error}") from error
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise ConfigurationError(f"{source}: it is not a kubeconfig: {type(error).__name__}") from error
+
+
+def _decoded(data: str) -> bytes:
+    return base64.b64decode(data, validate=True)
+
+
+@contextmanager
+def _client_certificate(user: _UserEntry) -> Iterator[tuple[str | None, str | None]]:
+    """Paths of certificate and key while this lasts: the TLS library reads files, and nothing is written to a disk."""
+    if not user.client_certificate_data:
+        yield None, None
+        return
+    with ExitStack() as stack:
+        paths = [_in_memory(stack, data) for data in (user.client_certificate_data, user.client_key_data)]
+        yield paths[0], paths[1]
+
+
+def _in_memory(stack: ExitStack, data: str) -> str:
+    file = os.memfd_create("kubeconfig", os.MFD_CLOEXEC)
+    stack.callback(os.close, file)
+    os.write(file, _decoded(data))
+    return f"/proc/self/fd/{file}"

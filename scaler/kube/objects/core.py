@@ -14,6 +14,7 @@ Laws:
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -123,6 +124,35 @@ def is_true(conditions: Iterable[Condition], kind: str) -> bool:
     """Whether the condition of that type is set and True; neither absent nor Unknown is."""
     found = condition(conditions, kind)
     return found is not None and found.status == "True"
+
+
+def without_defaults(value: Any) -> Any:
+    """A Struct as JSON without what it would have anyway: of equal meaning to those that read it by the same Struct."""
+    match value:
+        case msgspec.Struct():
+            fields = ((name, getattr(value, attribute), default) for attribute, name, default in _fields(type(value)))
+            return {name: without_defaults(given) for name, given, default in fields if given != default}
+        case tuple() | list():
+            return [without_defaults(each) for each in value]
+        case dict():
+            return {key: without_defaults(each) for key, each in value.items()}
+        case datetime():
+            return stamp(value)
+        case _:
+            return msgspec.to_builtins(value)
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Attribute, name in JSON and default; a field without a default equals none."""
+    return tuple(
+        (
+            each.name,
+            each.encode_name,
+            each.default if each.default_factory is msgspec.NODEFAULT else each.default_factory(),
+        )
+        for each in msgspec.structs.fields(kind)
+    )
 
 
 def stamp(instant: datetime) -> str:

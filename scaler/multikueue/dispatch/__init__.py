@@ -1,0 +1,1 @@
+"""Of the hub: for which cluster is each Workload nominated?"""

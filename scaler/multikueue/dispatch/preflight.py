@@ -1,0 +1,125 @@
+"""May clusters be nominated on this hub, without a Workload that runs on a worker while the hub waits for ever?
+
+Kueue's server-side apply cannot clear nominations that another manager has made, so it can never set `clusterName`:
+unless a policy clears them, or Kueue patches instead of applying (a feature gate). Which of both is there is found out
+on a Workload that waits for a cluster: by a dry run, which changes nothing, and by who owns its fields.
+
+| dry run of clusterName with a nomination             | owner of `status.admission`    | answer         |
+|------------------------------------------------------|--------------------------------|----------------|
+| any                                                  | any; Kueue has nominated it    | `KueueDispatches` |
+| 403: it must be one of the nominatedClusterNames     | any                            | `Policy`       |
+| 422: they are mutually exclusive                     | `kueue`, by Update             | `FeatureGate`  |
+| 422: they are mutually exclusive                     | another                        | `NoRemedy`     |
+| anything else                                        | any                            | `NotKnown`     |
+
+Only with `Policy` and `FeatureGate` clusters are nominated. Source: seen with Kueue 0.20-devel (ff69552).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+import msgspec
+
+from scaler.errors import KubeError
+from scaler.kube.objects.core import UNREADABLE
+from scaler.kube.objects.resources import WORKLOAD
+
+_PROBE = "idle-gpu-scaler-preflight"
+"""A cluster of that name is named in the dry run, and never is."""
+
+
+class PreflightResult(StrEnum):
+    POLICY = "Policy"
+    FEATURE_GATE = "FeatureGate"
+    NO_REMEDY = "NoRemedy"
+    KUEUE_DISPATCHES = "KueueDispatches"
+    NOT_KNOWN = "NotKnown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    result: PreflightResult
+    message: str = ""
+    """What to do, where clusters are not nominated."""
+
+    @property
+    def is_passed(self) -> bool:
+        return self.result in (PreflightResult.POLICY, PreflightResult.FEATURE_GATE)
+
+
+NOT_TRIED = Preflight(
+    result=PreflightResult.NOT_KNOWN, message="it is not known yet whether Kueue can clear nominations"
+)
+_CURE = (
+    "Kueue could not clear the nominations, and the Workload would run on a worker while the hub waits for ever: apply "
+    "Kueue's MutatingAdmissionPolicy clear-nominated-cluster-names (config/components/map), or set its feature gate "
+    "WorkloadRequestUseMergePatch"
+)
+_OTHER_DISPATCHER = (
+    "Kueue's own dispatcher is configured: set multiKueue.dispatcherName of Kueue to idlegpu.io/dispatcher"
+)
+
+
+class ProbeApi(Protocol):
+    async def get(self, path: str) -> bytes:
+        """The object. Raises: KubeError."""
+
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
+        """The object as it would be. Raises: KubeError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldOwners:
+    """Who has written fields of a Workload, as `manager/operation`."""
+
+    admission: frozenset[str] = frozenset()
+    nominations: frozenset[str] = frozenset()
+
+
+async def preflight(api: ProbeApi, namespace: str, name: str) -> Preflight:
+    """By a Workload that waits for a cluster. Raises: KubeError where this replica does not lead."""
+    path = WORKLOAD.path(namespace, name)
+    try:
+        owners = field_owners(msgspec.json.decode(await api.get(path)))
+    except (KubeError, *UNREADABLE) as error:
+        return _not_known(error)
+    body = {"status": {"nominatedClusterNames": [_PROBE], "clusterName": _PROBE}}
+    try:
+        await api.patch(WORKLOAD.path(namespace, name, "status"), body, dry_run=True)
+    except KubeError as error:
+        return judged(error.status, str(error), owners)
+    return judged(200, "the API server took it", owners)
+
+
+def _not_known(error: object) -> Preflight:
+    return Preflight(result=PreflightResult.NOT_KNOWN, message=f"whether Kueue can clear nominations: {error}")
+
+
+def judged(status: int, said: str, owners: FieldOwners) -> Preflight:
+    """What the table says."""
+    if any(each.startswith("kueue") for each in owners.nominations):
+        return Preflight(result=PreflightResult.KUEUE_DISPATCHES, message=_OTHER_DISPATCHER)
+    if status == 403 and "must be one of the nominatedClusterNames" in said:
+        return Preflight(result=PreflightResult.POLICY)
+    if status != 422 or "mutually exclusive" not in said:
+        return _not_known(said)
+    if "kueue/Update" in owners.admission:
+        return Preflight(result=PreflightResult.FEATURE_GATE)
+    return Preflight(result=PreflightResult.NO_REMEDY, message=_CURE)
+
+
+def field_owners(workload: Mapping[str, Any]) -> FieldOwners:
+    entries: Sequence[Mapping[str, Any]] = workload["metadata"].get("managedFields") or ()
+    return FieldOwners(
+        admission=_owners(entries, "f:admission"), nominations=_owners(entries, "f:nominatedClusterNames")
+    )
+
+
+def _owners(entries: Sequence[Mapping[str, Any]], field: str) -> frozenset[str]:
+    return frozenset(
+        f"{each.get('manager')}/{each.get('operation')}"
+        for each in entries
+        if field in ((each.get("fieldsV1") or {}).get("f:status") or {})
+    )
