@@ -25,12 +25,14 @@ from quota_builders import (
 from reclaim_builders import nodes_with
 from views_builders import QuotaCluster, reasons
 
+from scaler.admission.remote_copies import Nominations
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.errors import QueryError
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
+from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, QuotaWorkload, StopPolicy
 from scaler.quota.watch import NotSynced
@@ -62,6 +64,14 @@ def with_gang(json: WorkloadJson, gang: QuotaWorkload | None = None) -> QuotaClu
 
 
 # -------------------------------------------------------------------------------------------------------- why it waits
+
+
+def a_remote_copy() -> QuotaCluster:
+    cluster = QuotaCluster([cluster_queue(gpus=4)], [holding(gpus=4)])
+    json = WorkloadJson()
+    json.json["metadata"]["labels"] = {MULTIKUEUE_ORIGIN: "multikueue"}
+    cluster.put(workload(gpus=4), json)
+    return cluster
 
 
 def short_of_one_flavor() -> QuotaCluster:
@@ -178,6 +188,10 @@ WAITS = {
         "NotQueued: Requeued is False (PodsReadyTimeout): not ready",
     ),
     "behind an admission gate": (with_gang(WorkloadJson().with_annotations(GATED)), "NotQueued: example.com/budget"),
+    "for its hub to nominate this cluster": (
+        a_remote_copy(),
+        "RemoteCopy: it is a remote copy of MultiKueue, and the hub has not nominated this cluster for it",
+    ),
     "while its checks are not Ready": (
         while_its_checks_are_not_ready(),
         "WaitingForAdmissionChecks: check nodes is Pending: 2 of 4 are there",
@@ -208,6 +222,17 @@ async def test_a_gang_waits(cluster: QuotaCluster, expected: str) -> None:
     assert shown["reason"] == reason
     assert message in shown["message"]
     assert shown["reasons"][0] == {"reason": reason, "message": shown["message"]}
+
+
+async def test_of_a_remote_copy_it_is_said_why_nothing_is_suspended_and_what_else_it_lacks() -> None:
+    cluster = a_remote_copy()
+    shown = await pending(cluster)
+    assert [each["reason"] for each in shown["reasons"]] == ["RemoteCopy", "WaitingForQuota"]
+    assert shown["reclaim"]["outcome"] == "RemoteCopy"
+    refusal = (await cluster.queries.plan("team", "gang"))["refusal"]
+    assert (refusal["reason"], refusal["help"]) == ("RemoteCopy", _HELP[NoPlanReason.REMOTE_COPY])
+    cluster.planning.nominations = lambda: Nominations(always=True)
+    assert "RemoteCopy" not in [each["reason"] for each in (await pending(cluster))["reasons"]]
 
 
 async def test_checks_that_are_ready_are_not_waited_for() -> None:
