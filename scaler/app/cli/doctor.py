@@ -27,6 +27,7 @@ from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser, 
 from scaler.reporting.doctor.diagnosis import diagnose
 from scaler.reporting.doctor.facts import DoctorSettings
 from scaler.reporting.doctor.findings import Finding, Severity, Unread, counts
+from scaler.reporting.doctor.multikueue import HubReader, is_hub, multikueue_findings
 from scaler.reporting.doctor.permissions import RuleUser
 from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.reporting.doctor.trigger_authentication import TriggerAuthenticationReader
@@ -65,7 +66,22 @@ async def _examine(settings: Settings, subject: ReviewedUser, connect_to: tuple[
         facts = await reader.take(_wanted(settings), telemetry, subject, now)
         triggers = await TriggerAuthenticationReader(transport).take(facts.own_triggers())
         results = await check_calls(triggers, connect_to, now)
-        return [*diagnose(facts, now), *tls_findings(triggers, results, now)]
+        hub = (
+            [*multikueue_findings(facts, await _hub_reader(settings, transport).take(facts), now)]
+            if is_hub(facts)
+            else []
+        )
+        return [*diagnose(facts, now), *hub, *tls_findings(triggers, results, now)]
+
+
+def _hub_reader(settings: Settings, transport: KubeTransport) -> HubReader:
+    of_hub = settings.multi_kueue
+    return HubReader(
+        transport=transport,
+        namespace=of_hub.namespace,
+        offer_name=of_hub.offer_name,
+        dispatches="dispatcher" in settings.components,
+    )
 
 
 @asynccontextmanager

@@ -67,6 +67,38 @@ class PlacementDecision(Struct, frozen=True):
     status: PlacementDecisionStatus = PlacementDecisionStatus()
 
 
+class ScoreCoordinate(Struct, frozen=True):
+    type: str = "BuiltIn"
+    """BuiltIn or AddOn: an AddOnPlacementScore."""
+
+
+class PrioritizerConfig(Struct, frozen=True):
+    score_coordinate: ScoreCoordinate = ScoreCoordinate()
+
+
+class PrioritizerPolicy(Struct, frozen=True):
+    configurations: tuple[PrioritizerConfig, ...] = ()
+
+
+class PlacementSpec(Struct, frozen=True):
+    number_of_clusters: int | None = None
+    """None: all that meet its requirements."""
+    prioritizer_policy: PrioritizerPolicy = PrioritizerPolicy()
+
+
+class ClusterPlacement(Struct, frozen=True):
+    """A Placement."""
+
+    metadata: ObjectMeta
+    spec: PlacementSpec = PlacementSpec()
+
+    @property
+    def chooses_by_scores(self) -> bool:
+        """Whether AddOnPlacementScores decide which clusters it leaves out."""
+        coordinates = (each.score_coordinate for each in self.spec.prioritizer_policy.configurations)
+        return self.spec.number_of_clusters is not None and any(each.type == "AddOn" for each in coordinates)
+
+
 # ------------------------------------------------------------------------------------------------------ ClusterOffer
 
 

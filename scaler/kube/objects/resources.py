@@ -111,6 +111,7 @@ RECLAIM_POLICY = _of("idlegpu.io/v1alpha1", "reclaimpolicies", "ReclaimPolicy", 
 CLUSTER_OFFER = _of("idlegpu.io/v1alpha1", "clusteroffers", "ClusterOffer", namespaced=False)
 MULTIKUEUE_CONFIG = _of("kueue.x-k8s.io/v1beta2", "multikueueconfigs", "MultiKueueConfig", namespaced=False)
 MULTIKUEUE_CLUSTER = _of("kueue.x-k8s.io/v1beta2", "multikueueclusters", "MultiKueueCluster", namespaced=False)
+PLACEMENT = _of("cluster.open-cluster-management.io/v1beta1", "placements", "Placement")
 PLACEMENT_DECISION = _of("cluster.open-cluster-management.io/v1beta1", "placementdecisions", "PlacementDecision")
 ADD_ON_PLACEMENT_SCORE = _of(
     "cluster.open-cluster-management.io/v1alpha1", "addonplacementscores", "AddOnPlacementScore"

@@ -22,6 +22,7 @@ class Topic(StrEnum):
     PERMISSIONS = "Permissions"
     CHECKS = "AdmissionChecks"
     QUEUES = "ClusterQueues"
+    MULTIKUEUE = "MultiKueue"
     SCALED_OBJECTS = "ScaledObjects"
     METRICS = "Metrics"
     TLS = "TLS"
