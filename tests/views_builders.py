@@ -27,6 +27,7 @@ from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.placement.capacity import Capacity
+from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaLocalQueue, QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
@@ -46,6 +47,10 @@ class QuotaView:
 
     def look(self) -> Snapshot | NotSynced:
         return self.shown
+
+    def if_active(self, workload: KueueWorkload) -> QuotaWorkload | None:
+        assert isinstance(self.shown, Snapshot)
+        return SnapshotUpdater(self.shown).if_active(workload)
 
 
 class QuotaCluster:

@@ -194,6 +194,16 @@ def checks_with_provisioning(checks: Iterable[AdmissionCheck], policies: Reclaim
     )
 
 
+def checks_with_reuse(checks: Iterable[AdmissionCheck], policies: ReclaimPolicyStore) -> frozenset[str]:
+    """Names of our checks for which idle workloads are suspended where a gang with quota lacks nodes."""
+    found = {each.metadata.name: policy_of(each, policies) for each in checks if is_ours(each)}
+    return frozenset(
+        name
+        for name, policy in found.items()
+        if isinstance(policy, CheckPolicy) and policy.require_fit and policy.reuse
+    )
+
+
 # ------------------------------------------------------------------------------------------------------- the conditions
 
 

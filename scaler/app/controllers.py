@@ -25,6 +25,7 @@ from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.multikueue.offer_controller import OfferController
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlanner
@@ -46,6 +47,7 @@ Controller: TypeAlias = (
     | AdmissionCheckController
     | BeforeSuspendController
     | SuspendAtController
+    | OfferController
 )
 
 
@@ -104,7 +106,9 @@ class LeaderControllers:
         )
         told = (suspend_at,) if settings.suspend_at else ()
         self._checks = checks
-        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told)
+        offer = wiring.offer(api, is_due=self.reclaim.executor.backoff.is_due)
+        offered = () if shared.is_confined else (offer,)
+        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told, *offered)
         """Those that act on evaluations."""
         when_free = WakeController(WakePlanner(wiring.planner), api)
         self._others: tuple[Controller, ...] = (

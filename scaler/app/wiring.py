@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from scaler.admission.checks import checks_with_provisioning
+from scaler.admission.checks import checks_with_provisioning, checks_with_reuse
 from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.remote_copies import Nominations
 from scaler.admission.terminating_pods import TerminatingPodIndex
@@ -41,6 +41,8 @@ from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
+from scaler.multikueue.fit_answers import FitAnswers
+from scaler.multikueue.offer_controller import OfferController
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
 from scaler.notifications.digest import WeeklyDigest
@@ -158,18 +160,36 @@ class Wiring:
         )
 
     def jobs(self, *, changed: Callable[[], None]) -> JobWatch:
-        sampler = self.evaluator.sampler
-
-        def models(pod: GpuPod) -> set[str]:
-            return {each.series.model for each in sampler.history.devices_of(pod.namespace, pod.name).values()}
-
         return JobWatch(
             self.transport,
             self.cluster,
             namespaces=self.namespaces,
             watched=self._settings.kubernetes.namespaces,
-            models=models,
+            models=self._models,
             changed=changed,
+        )
+
+    def _models(self, pod: GpuPod) -> set[str]:
+        """Of its GPUs, as far as they have reported."""
+        devices = self.evaluator.sampler.history.devices_of(pod.namespace, pod.name)
+        return {each.series.model for each in devices.values()}
+
+    def offer(self, api: LeaderApi, *, is_due: Callable[[str, datetime], bool]) -> OfferController:
+        """Of the leader. It does nothing where there are no ClusterOffers."""
+        shared = self.cluster_reflectors
+        return OfferController(
+            api=api,
+            offers=shared.offers,
+            planning=self.planner,
+            doubt=lambda: self.evaluator.doubt,
+            fits=FitAnswers(
+                planning=self.planner,
+                nodes=NodeShortage(planning=self.planner, admission=self.admission),
+                checks_with_reuse=lambda: checks_with_reuse(shared.quota.checks.items(), shared.policies),
+                is_due=is_due,
+            ),
+            interval=self._settings.evaluation.interval,
+            models=self._models,
         )
 
     def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:

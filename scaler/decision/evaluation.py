@@ -505,6 +505,11 @@ class Evaluator:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
         return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
 
+    @property
+    def doubt(self) -> Unknown | None:
+        """What the samples of the last evaluation are not trusted for."""
+        return self._doubt
+
     def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
         """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""
         return self._doubt or self._view_doubt(namespace) or self._unread(self.default_policy, at)

@@ -87,6 +87,10 @@ class Snapshot:
     def local_queue(self, namespace: str, name: str) -> QuotaLocalQueue | None:
         return self.local_queues.get((namespace, name))
 
+    def checks_of(self, controller: str) -> frozenset[str]:
+        """Names of the AdmissionChecks that the controller answers."""
+        return frozenset(name for name, each in self._checks.items() if each.controller == controller)
+
     @property
     def reserved(self) -> Iterator[QuotaWorkload]:
         return chain.from_iterable(holders.values() for holders in self._holding.values())

@@ -28,11 +28,11 @@ from scaler.decision.target_state import ObservedTarget, Phase, state_of
 from scaler.decision.workloads import grant_of
 from scaler.idleness.hooks import HookStage
 from scaler.idleness.reasons import DecisionReason
-from scaler.idleness.verdict import Unknown
+from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import QuotaWorkload
@@ -46,6 +46,7 @@ _IDLE = frozenset({DecisionReason.IDLE_NOT_NEEDED, DecisionReason.RECLAIMED})
 """Answers that say: idle by its own verdict, and a plan's to take."""
 _PREPARING = frozenset({DecisionReason.BEFORE_SUSPEND})
 _GOING = frozenset({DecisionReason.GPUS_IDLE})
+_TOO_EARLY = frozenset({DecisionReason.STARTING, DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
 
 _AT_ONCE = 100
 """ScalableWorkloads that are looked at before others have a turn: some 3 ms."""
@@ -67,6 +68,27 @@ def is_undecided(decisions: Sequence[Decision]) -> bool:
     speaks against it."""
     open_ones = [each for each in decisions if isinstance(each.answer, Unknown) or _reason(each) in _PREPARING]
     return bool(open_ones) and all(_reason(each) in _IDLE for each in decisions if each not in open_ones)
+
+
+def idle_workloads(evaluation: Evaluation, cluster: ClusterState, snapshot: Snapshot) -> frozenset[str]:
+    """Keys of the Workloads that hold quota and whose every verdict is Idle, whether a plan may take them or not."""
+    found = set()
+    for namespace, target in evaluation.keys_by_target:
+        decisions = evaluation.decisions_on(namespace, target)
+        if target.kind != SCALABLE_WORKLOAD.kind or not (decisions and all(map(_is_quiet, decisions))):
+            continue
+        scalable = cluster.scalable_workloads.get(namespace, target.name)
+        observed = cluster.workload_of(scalable) if scalable is not None else None
+        workload = snapshot.workload("/".join(observed.metadata.key)) if observed is not None else None
+        if workload is not None and workload.reservation is not None:
+            found.add(workload.key)
+    return frozenset(found)
+
+
+def _is_quiet(decision: Decision) -> bool:
+    if decision.verdict is None or not isinstance(decision.verdict.verdict, Idle):
+        return False
+    return not isinstance(decision.answer, Active) or decision.answer.reason not in _TOO_EARLY
 
 
 def has_failed_hook(decisions: Sequence[Decision]) -> bool:

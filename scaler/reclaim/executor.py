@@ -71,7 +71,7 @@ class PlanBackoff:
     ) -> ReclaimPlan | NoPlan:
         """The plan for the gang, of these candidates but for those that are left alone for a while."""
         candidates = [each for each in given if self.is_due(each.name, state.now)]
-        seen = target, target.inputs(state, gang), _fingerprint(state, candidates)
+        seen = target, target.inputs(state, gang), fingerprint(state, candidates)
         known = self._refused.get(gang.uid)
         if known is not None and known[0] == seen:
             return known[1]
@@ -117,7 +117,7 @@ class PlanBackoff:
         self._in_vain = Counter({gang: times for gang, times in self._in_vain.items() if gang[0] in uids})
 
 
-def _fingerprint(state: PlanningSnapshot, candidates: Sequence[Candidate]) -> object:
+def fingerprint(state: PlanningSnapshot, candidates: Sequence[Candidate]) -> object:
     """Equal only while the same answer is to be expected: budgets change with time, and by the minute is enough."""
     idle = frozenset(each.name for each in candidates)
     return idle, state.leaving, state.now.replace(second=0, microsecond=0)

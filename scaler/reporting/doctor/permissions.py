@@ -26,6 +26,7 @@ class RuleUser(StrEnum):
     PLANS = "plans"
     CHECKS = "AdmissionChecks"
     PROVISIONING = "provisioning"
+    OFFERS = "ClusterOffers"
     TOKENS = "bearer tokens"
 
 
@@ -119,6 +120,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         on=_on(kinds.PROVISIONING_REQUEST),
     ),
     RequiredRule(part=RuleUser.PROVISIONING, verbs=("get", "create", "delete"), on=_on(kinds.POD_TEMPLATE)),
+    RequiredRule(part=RuleUser.OFFERS, verbs=("patch",), on=_on(kinds.CLUSTER_OFFER, subresource="status")),
     RequiredRule(part=RuleUser.TOKENS, verbs=("create",), on=_on(kinds.TOKEN_REVIEW, kinds.SUBJECT_ACCESS_REVIEW)),
 )
 

@@ -10,23 +10,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 
-from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Active, Decision
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.target_state import Seeks
-from scaler.idleness.reasons import DecisionReason
-from scaler.idleness.verdict import Idle, Unknown
+from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.node import QueueNode
-from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced
 from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.active_plans import ActivePlan, active_plans
-from scaler.reclaim.candidates import gpus_of
+from scaler.reclaim.candidates import gpus_of, idle_workloads
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import Candidate
 from scaler.reporting.views.admission_checks import CheckViews
@@ -127,7 +122,7 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
     look = await planner.look(now)
     await asyncio.sleep(0)
     planning = look if isinstance(look, PlanningSnapshot) else None
-    idle = _idle(planning.evaluation, cluster, quota) if planning is not None else frozenset()
+    idle = idle_workloads(planning.evaluation, cluster, quota) if planning is not None else frozenset()
     remote_copies = planner.remote_copies()
     plans = active_plans(cluster, evaluation if planning is not None else None, remote_copies=remote_copies)
     await asyncio.sleep(0)
@@ -150,27 +145,3 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
         cluster_queues=frozenset(quota.cluster_queues),
         local_queues=frozenset(quota.local_queues),
     )
-
-
-def _idle(evaluation: Evaluation, cluster: ClusterState, quota: Snapshot) -> frozenset[str]:
-    """Keys of the Workloads that hold quota and whose every verdict is Idle."""
-    found = set()
-    for namespace, target in evaluation.keys_by_target:
-        decisions = evaluation.decisions_on(namespace, target)
-        if target.kind != SCALABLE_WORKLOAD.kind or not (decisions and all(map(_is_quiet, decisions))):
-            continue
-        scalable = cluster.scalable_workloads.get(namespace, target.name)
-        observed = cluster.workload_of(scalable) if scalable is not None else None
-        workload = quota.workload("/".join(observed.metadata.key)) if observed is not None else None
-        if workload is not None and workload.reservation is not None:
-            found.add(workload.key)
-    return frozenset(found)
-
-
-def _is_quiet(decision: Decision) -> bool:
-    if decision.verdict is None or not isinstance(decision.verdict.verdict, Idle):
-        return False
-    return not isinstance(decision.answer, Active) or decision.answer.reason not in _TOO_EARLY
-
-
-_TOO_EARLY = frozenset({DecisionReason.STARTING, DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
