@@ -17,7 +17,7 @@ Laws:
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -102,9 +102,10 @@ class CopyVerdicts:
         return _shown(entry, *self._decided(workload, policy, at), shown)
 
     def _decided(self, workload: Workload, policy: Policy, at: datetime) -> tuple[Decision, int]:
-        """What would be decided about it if it was a workload of this cluster, and the GPUs that it holds."""
+        """What would be decided about it if it was no remote copy, and the GPUs that it holds."""
         pods = self.cluster.pods_of_workload(workload)
-        target = ObservedTarget(desired_replicas=1, workload=observe(workload, self.cluster.gpus), pods=pods)
+        observed = replace(observe(workload, self.cluster.gpus), is_remote_copy=False)
+        target = ObservedTarget(desired_replicas=1, workload=observed, pods=pods)
         decision = self.evaluator.decide_on(workload.metadata.namespace, state_of(target), pods, policy, at)
         return decision, sum(pod.gpus for pod in pods if pod.holds_gpus)
 

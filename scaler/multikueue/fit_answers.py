@@ -20,7 +20,7 @@ hub's Workload, and not its age. Source: Kueue, multikueue/workload.go (cloneFor
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 
@@ -37,6 +37,7 @@ from scaler.reclaim.executor import fingerprint
 from scaler.reclaim.planner import Planner, PlanningSnapshot, Unprotected
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage
+from scaler.reclaim.transitions import GangState
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +78,8 @@ class FitAnswers:
         asked = {entry_key(each): each for each in entries if each.request is not None}
         self._forget_others(asked)
         candidates = self._candidates(state)
-        plans = active_plans(self.planning.cluster, state.evaluation)
+        plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
+        plans = [each for each in plans if each.gang_state is not GangState.GONE]
         found, ends = dict.fromkeys(asked, _NOT_YET), monotonic() + self.patience.total_seconds()
         is_first = True
         for key in sorted(asked, key=lambda each: self._turn(asked[each])):
@@ -120,8 +122,8 @@ class FitAnswers:
         of_gang = tuple(each.grant.plan for each in plans if here is not None and each.grant.gang_uid == here.uid)
         nodes = self.nodes.inputs(state, here) if here is not None and here.reservation is not None else None
         version = state.snapshot.version(tree) if tree is not None else 0
-        found = fingerprint(state, candidates)
-        return entry.request, id(here), version, id(capacity), capacity, found, of_gang, nodes
+        others = frozenset(state.remote_copies), fingerprint(state, candidates)
+        return entry.request, id(here), version, id(capacity), capacity, others, of_gang, nodes
 
     def _capacity(self, state: PlanningSnapshot) -> Capacity | None:
         """What nodes have free, also where plans do not ask."""
@@ -154,6 +156,7 @@ class FitAnswers:
         if observed is not None and not observed.is_remote_copy:
             return FitAnswer(fit=Fit.UNKNOWN, message="another Workload of that name is here, which no hub created")
         here = state.snapshot.workload("/".join(entry.key)) if observed is not None else None
+        state = _as_if_nominated(state, "/".join(entry.key))
         if here is not None and (plan := next((each for each in plans if each.grant.gang_uid == here.uid), None)):
             message = f"plan {plan.grant.plan} for it is carried out"
             return FitAnswer(fit=Fit.RECLAIM, message=message, cost=0, victims=plan.grant.victims)
@@ -240,6 +243,12 @@ class FitAnswers:
         if queue is None or not all(checks & queue.checks_on({flavor}) for flavor in queue.flavors):
             return ()
         return checks & queue.checks
+
+
+def _as_if_nominated(state: PlanningSnapshot, key: str) -> PlanningSnapshot:
+    """With idle workloads that may be suspended for it, although the hub has not chosen this cluster yet."""
+    others = {name: why for name, why in state.remote_copies.items() if name != key}
+    return replace(state, remote_copies=others)
 
 
 def _queue_of(state: PlanningSnapshot, entry: OfferedWorkload, here: QuotaWorkload | None) -> str:
