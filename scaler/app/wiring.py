@@ -175,7 +175,7 @@ class Wiring:
         devices = self.evaluator.sampler.history.devices_of(pod.namespace, pod.name)
         return {each.series.model for each in devices.values()}
 
-    def offer(self, api: LeaderApi, *, is_due: Callable[[str, datetime], bool]) -> OfferController:
+    def offer(self, api: LeaderApi, sink: MetricsSink, *, is_due: Callable[[str, datetime], bool]) -> OfferController:
         """Of the leader. It does nothing where there are no ClusterOffers."""
         shared = self.cluster_reflectors
         return OfferController(
@@ -192,6 +192,7 @@ class Wiring:
             verdicts=CopyVerdicts(evaluator=self.evaluator, cluster=self.cluster),
             interval=self._settings.evaluation.interval,
             models=self._models,
+            observe=sink.offered,
         )
 
     def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:

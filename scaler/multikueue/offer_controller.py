@@ -60,6 +60,8 @@ class OfferReport:
     """Why nothing could be said; empty where it could."""
     fits: Collection[FitAnswer] = ()
     """Of all requests."""
+    verdicts: Collection[WorkloadOffer] = ()
+    """Of all that a hub has judged here."""
 
 
 @dataclass(kw_only=True)
@@ -93,6 +95,8 @@ class OfferController:
     async def tick(self, now: datetime) -> OfferReport | None:
         """None where there was nothing to say. Raises: KubeError with the reason NotLeading."""
         offers, evaluation = self.offers.items(), self.planning.decisions.evaluation
+        if not offers and self._answered:
+            self.observe(OfferReport(at=now))
         self._answered = {each.metadata.uid: at for each in offers if (at := self._answered.get(each.metadata.uid))}
         at = evaluation.at if evaluation is not None else None
         due = [each for each in offers if at is None or self._answered.get(each.metadata.uid) != at]
@@ -131,7 +135,7 @@ class OfferController:
             if await self._write(each, status):
                 self._answered[each.metadata.uid] = state.evaluation.at
                 written += 1
-        return OfferReport(at=state.now, written=written, fits=[*fits.values()])
+        return OfferReport(at=state.now, written=written, fits=[*fits.values()], verdicts=[*verdicts.values()])
 
     def _status(
         self,
