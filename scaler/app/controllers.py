@@ -106,7 +106,7 @@ class LeaderControllers:
         )
         told = (suspend_at,) if settings.suspend_at else ()
         self._checks = checks
-        offer = wiring.offer(api, is_due=self.reclaim.executor.backoff.is_due)
+        offer = wiring.offer(api, sink, is_due=self.reclaim.executor.backoff.is_due)
         offered = () if shared.is_confined else (offer,)
         self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told, *offered)
         """Those that act on evaluations."""

@@ -14,6 +14,7 @@ from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
 from scaler.kube.api_requests import ApiRequest
+from scaler.multikueue.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
 from scaler.reporting.metric_declarations import set_series
@@ -87,6 +88,15 @@ class MetricsSink:
         self.reasons.planned(outlook)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)
+
+    def offered(self, report: OfferReport) -> None:
+        """What was said to the hubs of MultiKueue."""
+        metrics = self.metrics
+        metrics.offer_unknown.set(bool(report.unknown))
+        set_series(metrics.offered_workloads, Counter((str(each.fit),) for each in report.fits))
+        set_series(metrics.judged_workloads, Counter((each.verdict,) for each in report.verdicts))
+        if report.written:
+            metrics.offer_answered_timestamp_seconds.set(report.at.timestamp())
 
     def checked(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)

@@ -218,6 +218,7 @@ class Runtime:
                 overview=lambda: overview(self.decision_cache),
                 explain=lambda namespace, name: explain(self.decision_cache, (namespace, name)),
                 queries=self.queries,
+                offers=self._wiring.cluster_reflectors.offers.items,
             ),
             tls=self._certificates.http,
             routes=[

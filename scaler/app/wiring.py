@@ -41,6 +41,7 @@ from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
+from scaler.multikueue.copy_verdicts import CopyVerdicts, longest_window
 from scaler.multikueue.fit_answers import FitAnswers
 from scaler.multikueue.offer_controller import OfferController
 from scaler.notifications.controller import NotificationController, NotificationsObserver
@@ -174,7 +175,7 @@ class Wiring:
         devices = self.evaluator.sampler.history.devices_of(pod.namespace, pod.name)
         return {each.series.model for each in devices.values()}
 
-    def offer(self, api: LeaderApi, *, is_due: Callable[[str, datetime], bool]) -> OfferController:
+    def offer(self, api: LeaderApi, sink: MetricsSink, *, is_due: Callable[[str, datetime], bool]) -> OfferController:
         """Of the leader. It does nothing where there are no ClusterOffers."""
         shared = self.cluster_reflectors
         return OfferController(
@@ -188,8 +189,10 @@ class Wiring:
                 checks_with_reuse=lambda: checks_with_reuse(shared.quota.checks.items(), shared.policies),
                 is_due=is_due,
             ),
+            verdicts=CopyVerdicts(evaluator=self.evaluator, cluster=self.cluster),
             interval=self._settings.evaluation.interval,
             models=self._models,
+            observe=sink.offered,
         )
 
     def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:
@@ -368,9 +371,16 @@ class Wiring:
             decision_cache=self.decision_cache,
             demands=WakeQueries(queries=wake_queries, source=demand),
             changed=changed,
+            longest_asked=self._longest_asked,
             observe=sink.ticked,
             published=lambda _: published(),
         )
+
+    def _longest_asked(self) -> timedelta:
+        """The longest window that hubs of MultiKueue ask for."""
+        entries = (each for offer in self.cluster_reflectors.offers.items() for each in offer.spec.workloads)
+        longest, shortest = self._settings.evaluation.max_window, self._settings.trust.interval
+        return longest_window(entries, longest=longest, shortest=shortest)
 
     def _planner(self) -> Planner:
         settings, shared, policy = self._settings, self.cluster_reflectors, self._settings.reclaim.policy()

@@ -155,6 +155,8 @@ class Evaluator:
     changed: ChangedScaledObjects = field(default_factory=ChangedScaledObjects)
     observe: Callable[[EvaluationTick], None] = lambda _: None
     published: Callable[[Evaluation], None] = lambda _: None
+    longest_asked: Callable[[], timedelta] = timedelta
+    """The longest window that others than triggers ask for."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     last_tick_at: float = field(default=float("-inf"), init=False)
     """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
@@ -262,10 +264,10 @@ class Evaluator:
         return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
 
     def _span(self) -> timedelta:
-        """The longest window that any trigger asks for, so that all are judged from one history."""
+        """The longest window that is asked for by anybody, so that all are judged from one history."""
         default = self.default_policy.idle_after
         longest = max((each.longest for each in self._inputs.own.values()), default=default)
-        return min(max(longest, default), self.config.max_window)
+        return min(max(longest, default, self.longest_asked()), self.config.max_window)
 
     def _own(self, scaled_object: ScaledObject) -> OwnTriggers | None:
         triggers = self._own_triggers(scaled_object)
@@ -504,6 +506,14 @@ class Evaluator:
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
         return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
+
+    def decide_on(
+        self, namespace: str, state: TargetState, pods: Sequence[GpuPod], policy: Policy, at: datetime
+    ) -> Decision:
+        """The decision on a target in that state which no ScaledObject scales. Nothing is done about it."""
+        view_doubt = self._view_doubt(namespace)
+        target = ScaleTarget(state=state, pods=pods) if view_doubt is None else unknown_target(view_doubt)
+        return self._decide(target, policy, at, self._doubt)
 
     @property
     def doubt(self) -> Unknown | None:

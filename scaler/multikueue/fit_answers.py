@@ -11,7 +11,6 @@ Laws:
 
 * Answers are of the present: one that rests on another state than the present one is never given again. What there was
   no time for is Unknown, and is the first to be asked the next time.
-* Asked is what would be if this cluster was nominated: whether it is does not matter.
 * KEDA comes first: each answer is computed in a thread, on copies, and others have their turns in between.
 * Entries are written by another cluster: what is wrong with one is its answer, and the others are answered.
 
@@ -38,6 +37,7 @@ from scaler.reclaim.executor import fingerprint
 from scaler.reclaim.planner import Planner, PlanningSnapshot, Unprotected
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage
+from scaler.reclaim.transitions import GangState
 
 log = structlog.get_logger(__name__)
 
@@ -79,6 +79,7 @@ class FitAnswers:
         self._forget_others(asked)
         candidates = self._candidates(state)
         plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
+        plans = [each for each in plans if each.gang_state is not GangState.GONE]
         found, ends = dict.fromkeys(asked, _NOT_YET), monotonic() + self.patience.total_seconds()
         is_first = True
         for key in sorted(asked, key=lambda each: self._turn(asked[each])):
@@ -121,8 +122,8 @@ class FitAnswers:
         of_gang = tuple(each.grant.plan for each in plans if here is not None and each.grant.gang_uid == here.uid)
         nodes = self.nodes.inputs(state, here) if here is not None and here.reservation is not None else None
         version = state.snapshot.version(tree) if tree is not None else 0
-        found, copies = fingerprint(state, candidates), frozenset(state.remote_copies)
-        return entry.request, id(here), version, id(capacity), capacity, found, copies, of_gang, nodes
+        others = frozenset(state.remote_copies), fingerprint(state, candidates)
+        return entry.request, id(here), version, id(capacity), capacity, others, of_gang, nodes
 
     def _capacity(self, state: PlanningSnapshot) -> Capacity | None:
         """What nodes have free, also where plans do not ask."""
@@ -155,6 +156,7 @@ class FitAnswers:
         if observed is not None and not observed.is_remote_copy:
             return FitAnswer(fit=Fit.UNKNOWN, message="another Workload of that name is here, which no hub created")
         here = state.snapshot.workload("/".join(entry.key)) if observed is not None else None
+        state = _as_if_nominated(state, "/".join(entry.key))
         if here is not None and (plan := next((each for each in plans if each.grant.gang_uid == here.uid), None)):
             message = f"plan {plan.grant.plan} for it is carried out"
             return FitAnswer(fit=Fit.RECLAIM, message=message, cost=0, victims=plan.grant.victims)
@@ -163,7 +165,7 @@ class FitAnswers:
         gang = here or self._as_copy(entry, state.now)
         if isinstance(gang, str):
             return FitAnswer(fit=Fit.UNKNOWN, message=gang)
-        question = self._question(_as_nominated(state, gang), gang, candidates)
+        question = self._question(state, gang, candidates)
         return question if isinstance(question, FitAnswer) else await asyncio.to_thread(answer, question)
 
     def _as_copy(self, entry: OfferedWorkload, now: datetime) -> QuotaWorkload | str:
@@ -243,13 +245,14 @@ class FitAnswers:
         return checks & queue.checks
 
 
+def _as_if_nominated(state: PlanningSnapshot, key: str) -> PlanningSnapshot:
+    """With idle workloads that may be suspended for it, although the hub has not chosen this cluster yet."""
+    others = {name: why for name, why in state.remote_copies.items() if name != key}
+    return replace(state, remote_copies=others)
+
+
 def _queue_of(state: PlanningSnapshot, entry: OfferedWorkload, here: QuotaWorkload | None) -> str:
     if here is not None:
         return state.snapshot.cluster_queue_of(here)
     local = state.snapshot.local_queue(entry.namespace, entry.request.queue_name if entry.request else "")
     return local.cluster_queue if local is not None else ""
-
-
-def _as_nominated(state: PlanningSnapshot, gang: QuotaWorkload) -> PlanningSnapshot:
-    """What plans are made from if this cluster is nominated for it."""
-    return replace(state, remote_copies={key: why for key, why in state.remote_copies.items() if key != gang.key})

@@ -10,7 +10,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
@@ -26,6 +26,7 @@ from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterQueueOffer, OfferedWorkload, WorkloadOffer
 from scaler.kube.objects.resources import CLUSTER_OFFER
+from scaler.multikueue.copy_verdicts import CopyVerdicts
 from scaler.multikueue.fit import FitAnswer
 from scaler.multikueue.fit_answers import EntryKey, FitAnswers, entry_key
 from scaler.multikueue.offer import OfferInputs, cluster_queue_offers
@@ -59,6 +60,8 @@ class OfferReport:
     """Why nothing could be said; empty where it could."""
     fits: Collection[FitAnswer] = ()
     """Of all requests."""
+    verdicts: Collection[WorkloadOffer] = ()
+    """Of all that a hub has judged here."""
 
 
 @dataclass(kw_only=True)
@@ -73,6 +76,7 @@ class OfferController:
     doubt: Callable[[], Unknown | None]
     """What the samples of the last evaluation are not trusted for."""
     fits: FitAnswers
+    verdicts: CopyVerdicts
     interval: timedelta
     models: Callable[[GpuPod], Collection[str]]
     observe: Callable[[OfferReport], None] = lambda _: None
@@ -91,6 +95,8 @@ class OfferController:
     async def tick(self, now: datetime) -> OfferReport | None:
         """None where there was nothing to say. Raises: KubeError with the reason NotLeading."""
         offers, evaluation = self.offers.items(), self.planning.decisions.evaluation
+        if not offers and self._answered:
+            self.observe(OfferReport(at=now))
         self._answered = {each.metadata.uid: at for each in offers if (at := self._answered.get(each.metadata.uid))}
         at = evaluation.at if evaluation is not None else None
         due = [each for each in offers if at is None or self._answered.get(each.metadata.uid) != at]
@@ -122,41 +128,30 @@ class OfferController:
         cluster_queues = await asyncio.to_thread(cluster_queue_offers, await self._inputs(state))
         entries = [*chain.from_iterable(each.spec.workloads for each in self.offers.items())]
         fits = await self.fits.answers(state, entries)
+        verdicts = await self.verdicts.verdicts(entries, state.evaluation.at)
         written = 0
         for each in due:
-            status = self._status(each, state, cluster_queues, fits)
+            status = self._status(each, state, cluster_queues, _said(each.spec.workloads, fits, verdicts))
             if await self._write(each, status):
                 self._answered[each.metadata.uid] = state.evaluation.at
                 written += 1
-        return OfferReport(at=state.now, written=written, fits=[*fits.values()])
+        return OfferReport(at=state.now, written=written, fits=[*fits.values()], verdicts=[*verdicts.values()])
 
     def _status(
         self,
         offer: ClusterOffer,
         state: PlanningSnapshot,
         cluster_queues: Sequence[ClusterQueueOffer],
-        fits: Mapping[EntryKey, FitAnswer],
+        workloads: Iterable[WorkloadOffer],
     ) -> dict[str, Any]:
-        workloads = [*self._workloads(offer.spec.workloads, fits)]
         return {
             "observedGeneration": offer.metadata.generation,
             "observedAt": stamp(state.now),
             "validUntil": stamp(state.now + _VALID_INTERVALS * self.interval),
             "message": None,
             "clusterQueues": msgspec.to_builtins(cluster_queues),
-            "workloads": msgspec.to_builtins(workloads),
+            "workloads": [msgspec.json.decode(msgspec.json.encode(each)) for each in workloads],
         }
-
-    def _workloads(
-        self, entries: Sequence[OfferedWorkload], fits: Mapping[EntryKey, FitAnswer]
-    ) -> Iterator[WorkloadOffer]:
-        """Those of which anything was asked."""
-        for each in entries:
-            found = WorkloadOffer(namespace=each.namespace, name=each.name, uid=each.uid)
-            if (fit := fits.get(entry_key(each))) is not None and each.request is not None:
-                found = _with_fit(found, fit)
-            if found.fit or found.verdict:
-                yield found
 
     async def _inputs(self, state: PlanningSnapshot) -> OfferInputs:
         turns, trees = Turns(), []
@@ -206,6 +201,23 @@ class OfferController:
             tell("ClusterOffer not answered; the next tick does", name=offer.metadata.name, error=str(error))
             return False
         return True
+
+
+def _said(
+    entries: Iterable[OfferedWorkload],
+    fits: Mapping[EntryKey, FitAnswer],
+    verdicts: Mapping[EntryKey, WorkloadOffer],
+) -> Iterator[WorkloadOffer]:
+    """What is said of those of which anything was asked."""
+    for each in entries:
+        key, is_asked = entry_key(each), each.request is not None or each.policy is not None
+        found = WorkloadOffer(namespace=each.namespace, name=each.name, uid=each.uid)
+        if each.policy is not None:
+            found = verdicts.get(key, found)
+        if each.request is not None and (fit := fits.get(key)) is not None:
+            found = _with_fit(found, fit)
+        if is_asked:
+            yield found
 
 
 def _with_fit(offer: WorkloadOffer, found: FitAnswer) -> WorkloadOffer:

@@ -23,6 +23,7 @@ from aiohttp import hdrs, web
 
 from scaler.clock import Turns
 from scaler.errors import ConfigurationError, QueryError
+from scaler.kube.objects.multikueue import ClusterOffer
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
 from scaler.tls.certificates import AllowedClients, ClientCertificate
@@ -42,6 +43,8 @@ class Views:
     """It stays what it is while the decisions change."""
     explain: Callable[[str, str], Mapping[str, Any] | None]
     queries: QueryService
+    offers: Callable[[], Sequence[ClusterOffer]] = tuple
+    """What this cluster has said to hubs of MultiKueue."""
 
 
 class HttpTls:
@@ -92,6 +95,7 @@ class HttpServer:
                 web.get("/readyz", self._probe(self._views.unready)),
                 web.get("/api/v1/decisions", self._get_decisions),
                 web.get("/api/v1/decisions/{namespace}/{name}", _answered(self._explanation)),
+                web.get("/api/v1/offer", _answered(self._offer)),
                 web.get("/api/v1/queues", _answered(self._queues)),
                 web.get("/api/v1/pending", _answered(self._pending)),
                 web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(lambda at: queries.gang(**at.match_info))),
@@ -137,6 +141,9 @@ class HttpServer:
             problem, missing = f"ScaledObject {namespace}/{name} is not evaluated", "; ".join(self._views.unready())
             raise QueryError(f"{problem}: {missing}" if missing else problem, status=404)
         return explanation
+
+    async def _offer(self, _request: web.Request) -> Mapping[str, Any]:
+        return {"offers": [{"name": each.metadata.name, "status": each.status} for each in self._views.offers()]}
 
     async def _queues(self, request: web.Request) -> Mapping[str, Any]:
         given = request.query.get("allResources", "")

@@ -181,6 +181,7 @@ LABELS = {
     "currency": "`metrics.currency` of the settings.",
     "answer": "What KEDA gets: `active`, `inactive` or `error`.",
     "verdict": "`Idle`, `Busy` or `Unknown`; empty where the GPUs were not judged.",
+    "fit": "How a Workload of a hub would fit: `Free`, `Reclaim`, `Nodes`, `Wait`, `Never` or `Unknown`.",
     "attributed": "`yes` for series that name a GPU and a pod, `no` for others.",
     "source": "`prometheus` or `dcgm`.",
     "query": "Name of the signal, `demand`, `page`, or `scrape`.",

@@ -250,6 +250,18 @@ class Metrics(MetricSet):
         "ProvisioningRequests of ours that exist, by state.", ("provisioning_class", "state")
     )
 
+    _offers = MetricSection("What a worker cluster of MultiKueue says to its hubs", LEADER)
+    offer_answered_timestamp_seconds = _offers.gauge(
+        "When the status of a ClusterOffer was written last; 0 before the first, and where there are none."
+    )
+    offer_unknown = _offers.gauge(
+        "1 while quota, nodes or verdicts are not known, so that what was said before expires.", unit="1"
+    )
+    offered_workloads = _offers.gauge("Workloads of hubs by how they would fit.", ("fit",))
+    judged_workloads = _offers.gauge(
+        "Workloads of hubs that run here, by what their GPUs are judged to be.", ("verdict",)
+    )
+
     _certificates = MetricSection("Certificates, where TLS is on", EACH)
     certificate_expiry_timestamp_seconds = _certificates.gauge(
         "When clients begin to refuse the certificate that is served, and when no client is known any more.", ("use",)

@@ -12,6 +12,9 @@ from scaler.admission.controller import AdmissionReport
 from scaler.admission.plan import AdmissionPlan
 from scaler.app.metrics_sink import MetricsSink
 from scaler.decision.candidate import HistoryLine
+from scaler.kube.objects.multikueue import WorkloadOffer
+from scaler.multikueue.fit import Fit, FitAnswer
+from scaler.multikueue.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 from scaler.reclaim.transitions import LedgerEntry, LedgerStage
@@ -91,3 +94,17 @@ def test_the_time_from_the_request_until_a_workload_runs_is_counted_by_what_aske
         ("Suspended", "Waking"): 1,
         ("Waking", "Busy"): 1,
     }
+
+
+def test_what_a_worker_says_is_counted_by_what_it_is(metrics: Metrics) -> None:
+    sink = MetricsSink(metrics)
+    fits = [FitAnswer(fit=each, message="") for each in (Fit.FREE, Fit.FREE, Fit.WAIT)]
+    judged = [WorkloadOffer(namespace="team", name="gang", uid="u", verdict="Idle")]
+    sink.offered(OfferReport(at=NOON, written=1, fits=fits, verdicts=judged))
+    assert values(metrics, "offered_workloads", "fit") == {("Free",): 2, ("Wait",): 1}
+    assert values(metrics, "judged_workloads", "verdict") == {("Idle",): 1}
+    assert values(metrics, "offer_answered_timestamp_seconds") == {(): NOON.timestamp()}
+    sink.offered(OfferReport(at=at(60), unknown="quota is not known"))
+    assert values(metrics, "offer_unknown") == {(): 1}
+    assert values(metrics, "offered_workloads", "fit") == {}
+    assert values(metrics, "offer_answered_timestamp_seconds") == {(): NOON.timestamp()}

@@ -230,9 +230,17 @@ async def test_a_copy_with_a_plan_is_being_served() -> None:
     world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)])
     entry = asks(pods=4)
     copy = world.arrives(entry)
+    world.nominates(entry)
     world.quota.granted(copy, "idle")
     found = await world.fit(entry)
     assert (found.fit, found.cost, found.victims) == (Fit.RECLAIM, 0, ("team/idle",))
+
+
+async def test_a_copy_that_lost_its_nomination_is_not_being_served() -> None:
+    world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)])
+    entry = asks(pods=4)
+    world.quota.granted(world.arrives(entry), "idle")
+    assert (await world.fit(entry)).fit is Fit.WAIT  # its victim is not to be had before the plan has ended
 
 
 async def test_a_copy_with_quota_is_free() -> None:
@@ -370,8 +378,10 @@ async def test_the_answer_is_what_the_planner_says_once_the_copy_is_there(given_
     before = await world.fit(entry)
     copy = world.arrives(entry)
     assert await world.fit(entry) == before
+    world.nominates(entry)
+    assert await world.fit(entry) == before
 
-    state = replace(await world.look(), remote_copies={})  # as if this cluster was nominated
+    state = await world.look()
     request = world.quota.planning.request(state, copy)
     assert isinstance(request, PlanRequest)
     plan = await world.quota.planning.plan(state, copy)

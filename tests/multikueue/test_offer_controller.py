@@ -11,17 +11,20 @@ from typing import Any
 import msgspec
 import pytest
 from builders import INTERVAL, at, unknown
+from loops_builders import World
 from multikueue.offer_world import OfferWorld, asks
 from quota_builders import cluster_queue, holding
+from scripted_metrics import Metrics, ScriptedSource
 from small_cluster import SmallCluster, until
 
 from scaler.decision.decision_cache import Evaluation
 from scaler.errors import KubeError
 from scaler.idleness.verdict import Unknown
-from scaler.kube.objects.multikueue import ClusterOffer, OfferedWorkload
+from scaler.kube.objects.multikueue import ClusterOffer, OfferedWorkload, OfferPolicy
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.multikueue.copy_verdicts import CopyVerdicts
 from scaler.multikueue.offer_controller import OfferController, OfferReport
 from scaler.quota.watch import NotSynced
 from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
@@ -39,12 +42,14 @@ class Leader:
         self.doubt: Unknown | None = None
         self.leads = True
         self.reports: list[OfferReport] = []
+        samples = World((), lambda made: ScriptedSource(metrics=Metrics(series=[]), clock=lambda: made.now))
         self.controller = OfferController(
             api=LeaderApi(transport, is_leader=lambda: self.leads),
             offers=self.offers,
             planning=world.quota.planning,
             doubt=lambda: self.doubt,
             fits=world.fits,
+            verdicts=CopyVerdicts(evaluator=samples.evaluator, cluster=world.quota.planning.cluster),
             interval=INTERVAL,
             models=lambda _: {"NVIDIA A100"},
             observe=self.reports.append,
@@ -226,6 +231,16 @@ async def test_once_it_is_known_again_the_message_is_gone(cluster: SmallCluster)
         status = await leader.status()
     assert "message" not in status
     assert [each["fit"] for each in status["workloads"]] == ["Free"]
+
+
+async def test_what_runs_here_is_judged_by_the_policy_of_the_hub(cluster: SmallCluster) -> None:
+    policy = OfferPolicy(idle_after="30m", warm_up="10m", active_above=0.01, gpus="all")
+    async with leading(cluster, a_world()) as leader:
+        await leader.hub_asks(OfferedWorkload(namespace="team", name="gone", uid="hub-gone", policy=policy))
+        await leader.evaluates(0)
+        (found,) = (await leader.status())["workloads"]
+    assert (found["verdict"], found["reason"]) == ("Unknown", "WorkloadMissing")
+    assert found["judgedBy"] == {"idleAfter": "30m", "warmUp": "10m", "activeAbove": 0.01, "gpus": "all"}
 
 
 async def test_a_conflict_is_looked_at_again_at_the_next_tick(cluster: SmallCluster) -> None:
