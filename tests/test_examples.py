@@ -45,7 +45,7 @@ def objects_of(*examples: Path) -> list[Json]:
 
 
 def real_crds() -> list[Json]:
-    names = ("kueue.x-k8s.io_", "keda.sh_", "ray.io_", "kubeflow.org_")
+    names = ("kueue.x-k8s.io_", "keda.sh_", "ray.io_", "kubeflow.org_", "clusters.open-cluster-management.io_")
     paths = [path for path in sorted(CRDS.glob("*.yaml")) if path.name.startswith(names)]
     return [yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in paths]
 

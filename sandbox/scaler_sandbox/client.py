@@ -102,6 +102,14 @@ class Client:
                 return
             await asyncio.sleep(_UNTIL_NEWS_SECONDS)
 
+    @property
+    def trouble(self) -> str:
+        """Why the copy is not followed at the moment; empty where it is."""
+        states = ((resource, each.state) for resource, each in self._reflectors.items())
+        return next(
+            (f"{resource.plural}: {state}" for resource, state in states if not isinstance(state, Reflecting)), ""
+        )
+
     # ---------------------------------------------------------------------------------------------------- reading
 
     def all(self, resource: Resource) -> list[Json]:

@@ -15,3 +15,12 @@ WORKLOAD_PRIORITY_CLASS = Resource(
     kind="WorkloadPriorityClass",
     namespaced=False,
 )
+
+
+def _ocm(version: str, plural: str, kind: str, *, namespaced: bool) -> Resource:
+    group = "cluster.open-cluster-management.io"
+    return Resource(group=group, version=version, plural=plural, kind=kind, namespaced=namespaced)
+
+
+MANAGED_CLUSTER = _ocm("v1", "managedclusters", "ManagedCluster", namespaced=False)
+PLACEMENT = _ocm("v1beta1", "placements", "Placement", namespaced=True)

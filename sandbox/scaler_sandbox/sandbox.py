@@ -18,7 +18,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import yaml
@@ -39,6 +39,9 @@ from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.kubelet import Kubelets, KubeletTiming
 from scaler_sandbox.kueue import Kueue, KueueConfig
 from scaler_sandbox.manifests import Applier, Manifest
+from scaler_sandbox.multikueue import KubeconfigWorkers, MultiKueue
+from scaler_sandbox.multikueue.webhook import WorkloadAdmission
+from scaler_sandbox.ocm import PlacementController
 from scaler_sandbox.operators import DeploymentController, JobController, PodOwners, RayClusterOperator, RayJobOperator
 
 T = TypeVar("T")
@@ -55,6 +58,12 @@ class Component(StrEnum):
     KUBELETS = "kubelets"
     KEDA = "keda"
     AUTOSCALER = "autoscaler"
+    MULTIKUEUE = "multikueue"
+    PLACEMENTS = "placement-controller"
+
+
+HUB_PARTS = frozenset({Component.MULTIKUEUE, Component.PLACEMENTS})
+"""Those of a hub alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +75,7 @@ class SandboxConfig:
     kubelet: KubeletTiming = field(default_factory=KubeletTiming)
     keda: KedaTiming = field(default_factory=KedaTiming)
     autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
-    parts: frozenset[Component] = frozenset(Component)
+    parts: frozenset[Component] = frozenset(Component) - HUB_PARTS
     follows: tuple[Resource, ...] = ()
     """Kinds to look at (`World.find`, `World.all`) beyond those that the parts need."""
     schedules: bool = True
@@ -102,6 +111,8 @@ _CONTROLLERS: dict[Component, type[Controller]] = {
     Component.KUBELETS: Kubelets,
     Component.KEDA: Keda,
     Component.AUTOSCALER: Autoscaler,
+    Component.MULTIKUEUE: MultiKueue,
+    Component.PLACEMENTS: PlacementController,
 }
 _QUEUED: dict[Component, type[PodOwners]] = {
     Component.RAY_CLUSTERS: RayClusterOperator,
@@ -109,6 +120,8 @@ _QUEUED: dict[Component, type[PodOwners]] = {
     Component.JOBS: JobController,
 }
 """Those of kinds that Kueue suspends."""
+KUEUE_NAMESPACE = "kueue-system"
+"""Where Kueue is, and on a hub the kubeconfigs of its workers."""
 _LONGEST_PAUSE_SECONDS = 0.05
 _CRD_SECONDS = 20.0
 
@@ -123,8 +136,11 @@ class Sandbox:
         """Where nodes are ordered from."""
         self.api = KubeApi()
         """The embedded API. Not started where the configuration names another one."""
+        if Component.KUEUE in self.config.parts:
+            self.api.admit(WORKLOAD.qualified_name, WorkloadAdmission(self.config.kueue.hub))
         self._exporter = Exporter(self.fleet)
         self._exits = AsyncExitStack()
+        self._workers: KubeconfigWorkers
         self._tasks: dict[Component, asyncio.Task[None]] = {}
         self._news = asyncio.Event()
         self._transport: KubeTransport
@@ -162,6 +178,7 @@ class Sandbox:
         self._client = await self._exits.enter_async_context(Client(self._transport, followed))
         self._exits.callback(self._client.listen(followed, self._news.set))
         await self._exits.enter_async_context(self._exporter)
+        self._workers = await self._exits.enter_async_context(KubeconfigWorkers(self._transport, KUEUE_NAMESPACE))
         self._exits.push_async_callback(self._kill_all)
         for part in self.config.parts:
             self.start(part)
@@ -212,26 +229,22 @@ class Sandbox:
             await self.kill(part)
 
     def _make(self, part: Component) -> Controller:
-        config = self.config
-        match part:
-            case Component.KUEUE:
-                return Kueue(self._client, config.kueue)
-            case Component.RAY_CLUSTERS | Component.RAY_JOBS | Component.JOBS:
-                return _QUEUED[part](self._client, waits_for_kueue=Component.KUEUE in config.parts)
-            case Component.DEPLOYMENTS:
-                return DeploymentController(self._client)
-            case Component.KUBELETS:
-                return Kubelets(
-                    self._client,
-                    self.fleet,
-                    config.kubelet,
-                    schedules=config.schedules,
-                    namespaces=config.namespaces,
-                )
-            case Component.KEDA:
-                return Keda(self._client, config.keda)
-            case Component.AUTOSCALER:
-                return Autoscaler(self._client, self.cloud, config.autoscaler)
+        config, kind = self.config, _CONTROLLERS[part]
+        options: dict[Component, dict[str, Any]] = {
+            Component.KUEUE: {"config": config.kueue},
+            Component.KUBELETS: {
+                "fleet": self.fleet,
+                "timing": config.kubelet,
+                "schedules": config.schedules,
+                "namespaces": config.namespaces,
+            },
+            Component.KEDA: {"timing": config.keda},
+            Component.AUTOSCALER: {"cloud": self.cloud, "config": config.autoscaler},
+            Component.MULTIKUEUE: {"workers": self._workers, "config": config.kueue.hub},
+        }
+        if part in _QUEUED:
+            return _QUEUED[part](self._client, waits_for_kueue=Component.KUEUE in config.parts)
+        return kind(self._client, **options.get(part, {}))
 
     # --------------------------------------------------------------------------------------------------------- nodes
 

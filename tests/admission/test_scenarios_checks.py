@@ -204,13 +204,13 @@ async def test_beside_multikueue_ours_waits_for_pods_that_end_here_and_then_lets
     """Then Kueue's dispatcher, which waits for all other checks, goes on. Nothing is asked of the nodes here."""
     cluster = ProvisioningCluster({"a": 8}, checks=(CHECK, "elsewhere"), quota=8, scenarios=NOBODY)
     cluster.add_check("elsewhere", "kueue.x-k8s.io/multikueue")
+    cluster.add(CLUSTER_QUEUE, "here", spec=cluster.queue_spec(8))
+    cluster.add(LOCAL_QUEUE, "here", namespace="ns", spec={"clusterQueue": "here"})
     cluster.termination["victim"] = 10.0
-    cluster.submit("victim", gpus=8)
-    await cluster.passes(1)
-    set_state(cluster, "victim", "elsewhere")
+    cluster.submit("victim", gpus=8, queue="here")
     await cluster.passes(1)
     cluster.submit("gang", gpus=8)
-    await cluster.passes(1)
+    await cluster.passes(ticks=False)
     cluster.deactivate("victim", for_gang="gang")
     await cluster.passes(3)
     assert cluster.says("gang").startswith("Pending: waits for 1 pod of ns/job-victim")

@@ -42,7 +42,6 @@ class SimApi:
         return msgspec.json.encode(self.object_at(path)[1])
 
     async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
-        assert not dry_run
         self.before_patch(path)
         subresource, base = ("status" if path.endswith("/status") else ""), path.removesuffix("/status")
         resource, found = self.object_at(base)
@@ -50,7 +49,9 @@ class SimApi:
         metadata = {key: value for key, value in body.get("metadata", {}).items() if key not in _PRECONDITIONS}
         change = {key: value for key, value in body.items() if key != "metadata"}
         change |= {"metadata": metadata} if metadata else {}
-        self._client.change(resource, *_key(found), _copied(change), subresource)
+        self._client.change(resource, *_key(found), _copied(change), subresource, dry_run=dry_run)
+        if dry_run:
+            return msgspec.json.encode(found)
         self.patches.append((path, _copied(body)))
         self._wrote("patch", path)
         return msgspec.json.encode(self.object_at(base)[1])

@@ -1,6 +1,6 @@
 """The objects of a SimCluster, as the sandbox's controllers read and write them: in memory, on a virtual clock.
 
-Every write shows at once, and none fails.
+Every write shows at once, and none fails but those of Workloads that admission denies.
 
 It keeps to what controllers rely on: uids, resourceVersions with conflicts, generations of specs, and a status that
 only its subresource changes. Like the real client it hands out the objects that it keeps: no caller changes them. Pods
@@ -16,7 +16,9 @@ from scaler_sandbox.actions import Action, Bind, Create, Delete, Patch, RecordEv
 from scaler_sandbox.conditions import condition, timestamp
 from scaler_sandbox.controller import Controller
 from scaler_sandbox.kinds import Json
+from scaler_sandbox.multikueue.webhook import WorkloadAdmission
 
+from scaler.errors import KubeError
 from scaler.kube.objects.resources import POD, WORKLOAD, Resource
 
 START = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -34,6 +36,8 @@ class SimClient:
         """What others do right after a controller's write."""
         self.uids: dict[str, str] = {}
         """By name, those that new objects get."""
+        self.admission: WorkloadAdmission | None = None
+        """What policies and webhooks do to writes of Workloads."""
         self._objects: dict[Resource, dict[tuple[str, str], Json]] = {}
         self._sorted: dict[Resource, list[Json]] = {}
         self._listeners: dict[Resource, list[Callable[[], None]]] = {}
@@ -106,7 +110,7 @@ class SimClient:
         self._uids += 1
         return str(uuid.UUID(int=self._uids << 80, version=4))
 
-    def _patch(self, action: Patch) -> bool:
+    def _patch(self, action: Patch, *, dry_run: bool = False) -> bool:
         current = self._current(action.resource, action.observed)
         if current is None:
             return False
@@ -117,9 +121,24 @@ class SimClient:
         if changed["spec"] != current["spec"]:
             metadata = changed["metadata"]
             changed["metadata"] = {**metadata, "generation": metadata["generation"] + 1}
-        if changed != current:
+        if action.resource is WORKLOAD:
+            changed = self._admitted(current, changed)
+        if changed != current and not dry_run:
             self._put(action.resource, changed)
         return True
+
+    def _admitted(self, old: Json, new: Json) -> Json:
+        """The Workload as policies, rules and webhooks let it in. Raises: KubeError."""
+        if self.admission is None:
+            return new
+        new = self.admission.mutated(old, new)
+        cluster, nominated = new["status"].get("clusterName"), new["status"].get("nominatedClusterNames")
+        if cluster and nominated:
+            message = "clusterName and nominatedClusterNames are mutually exclusive"
+            raise KubeError(f"is invalid: status: Invalid value: {message}", status=422, reason="Invalid")
+        if why := self.admission.refusal(old, new):
+            raise KubeError(why, status=403, reason="Forbidden")
+        return new
 
     def _delete(self, action: Delete) -> bool:
         current = self._current(action.resource, action.observed, same_revision=False)
@@ -166,16 +185,45 @@ class SimClient:
         metadata = {"generation": 1, **body["metadata"]} | {"uid": body["metadata"].get("uid") or self._next_uid()}
         self._put(resource, {"spec": {}, "status": {}, **copy.deepcopy(body), "metadata": metadata})
 
-    def change(self, resource: Resource, namespace: str, name: str, body: Json, subresource: str = "") -> None:
-        """A merge patch, as by a user."""
+    def change(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        body: Json,
+        subresource: str = "",
+        *,
+        dry_run: bool = False,
+    ) -> None:
+        """A merge patch, as by a user. Raises: KubeError where admission denies it."""
         observed = self.find(resource, namespace, name)
         assert observed is not None
-        assert self._patch(Patch(resource=resource, observed=observed, body=body, subresource=subresource))
+        patch = Patch(resource=resource, observed=observed, body=body, subresource=subresource)
+        assert self._patch(patch, dry_run=dry_run)
 
     def remove(self, resource: Resource, namespace: str, name: str) -> None:
         """The object is gone, whatever finalizers it has."""
         del self._objects[resource][(namespace, name)]
         self._changed(resource)
+
+    @property
+    def revision(self) -> tuple[int, int]:
+        """Another one after every change."""
+        return self._revision, sum(len(each) for each in self._objects.values())
+
+    def collect_garbage(self) -> None:
+        """What is owned by objects that are gone, goes."""
+        there = {body["metadata"]["uid"] for kept in self._objects.values() for body in kept.values()}
+        for resource, kept in self._objects.items():
+            for key, body in tuple(kept.items()):
+                owners = body["metadata"].get("ownerReferences") or ()
+                if owners and not any(owner["uid"] in there for owner in owners):
+                    if resource is POD and body["spec"].get("nodeName"):
+                        ending = {"deletionTimestamp": timestamp(self.now), "deletionGracePeriodSeconds": 30}
+                        if "deletionTimestamp" not in body["metadata"]:
+                            self._put(POD, {**body, "metadata": {**body["metadata"], **ending}})
+                    else:
+                        self.remove(resource, *key)
 
     def run_pods(self) -> None:
         """Every pod that is to run does, and every one that was suspended is gone."""
@@ -192,10 +240,10 @@ class SimClient:
         """Time passes, and then everything that follows is done."""
         self.now += after
         for _ in range(100):
-            before = self._revision, sum(len(each) for each in self._objects.values())
+            before = self.revision
             for controller in controllers:
                 await controller.tick(self.now)
-            if before == (self._revision, sum(len(each) for each in self._objects.values())):
+            if before == self.revision:
                 return
         raise AssertionError("the controllers never come to rest")
 

@@ -1,4 +1,5 @@
-"""The CustomResourceDefinitions that the embedded world needs: of Kueue, KEDA, KubeRay and Cluster Autoscaler.
+"""The CustomResourceDefinitions that the embedded world needs: of Kueue, KEDA, KubeRay, Cluster Autoscaler and
+Open Cluster Management.
 
 They are small on purpose: names, scope, subresources and columns are as in the originals, the schema holds the fields
 that are used, and everything else is kept as it is. A cluster with the real ones does not need these.
@@ -9,7 +10,7 @@ from typing import Any
 
 import yaml
 
-FILES = ("kueue.yaml", "keda.yaml", "ray.yaml", "autoscaling.yaml")
+FILES = ("kueue.yaml", "keda.yaml", "ray.yaml", "autoscaling.yaml", "ocm.yaml")
 
 
 def load() -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from scaler_sandbox.kubeapi.faults import Faults
 from scaler_sandbox.kubeapi.schema.resources import Resource, View
 from scaler_sandbox.kubeapi.server import Server
 from scaler_sandbox.kubeapi.verbs import ApiVerbs
+from scaler_sandbox.kubeapi.writes.admission import ResourceAdmission
 from scaler_sandbox.kubeapi.writes.garbage import DefaultServiceAccounts, GarbageCollector, Registrar
 from scaler_sandbox.kubeapi.writes.typed import WriteOptions
 
@@ -98,6 +99,10 @@ class KubeApi:
             view = self._view_of(body)
             namespace = body["metadata"].get("namespace", "default") if view.resource.namespaced else ""
             self._cluster.create(view, namespace, body, WriteOptions())
+
+    def admit(self, resource: str, admission: ResourceAdmission) -> None:
+        """Has writes of the resource (`workloads.kueue.x-k8s.io`) go through these policies and webhooks."""
+        self._cluster.admission[resource] = admission
 
     def _view_of(self, body: Json) -> View:
         view = self._cluster.registry.by_kind(body.get("apiVersion", ""), body.get("kind", ""))

@@ -17,7 +17,14 @@ from scaler_sandbox.kubeapi.schema.shaping import fill_defaults, prune
 from scaler_sandbox.kubeapi.schema.structural import same
 from scaler_sandbox.kubeapi.storage.store import Key, Store, Stored
 from scaler_sandbox.kubeapi.writes import lifecycle
-from scaler_sandbox.kubeapi.writes.admission import check_namespace_is_open, check_preconditions, check_valid, taken_in
+from scaler_sandbox.kubeapi.writes.admission import (
+    ResourceAdmission,
+    check_namespace_is_open,
+    check_not_denied,
+    check_preconditions,
+    check_valid,
+    taken_in,
+)
 from scaler_sandbox.kubeapi.writes.deletion import (
     check_finalizers,
     check_not_deleted_by_hand,
@@ -39,6 +46,8 @@ class ApiVerbs:
     def __init__(self, *, history: int = 20_000) -> None:
         self.registry = Registry(BUILT_INS)
         self.store = Store(history=history)
+        self.admission: dict[str, ResourceAdmission] = {}
+        """By resource (`workloads.kueue.x-k8s.io`), what policies and webhooks do to its writes."""
 
     def now(self) -> datetime:
         """The present time."""
@@ -63,8 +72,16 @@ class ApiVerbs:
             found = self.store.find(namespaces, ("", namespace)) if namespaces else None
             check_namespace_is_open(view, found, namespace, body)
         body = lifecycle.created(view, taken_in(view, body, writing), now=self.now())
-        check_valid(view, body, None)
-        return view.resource.completed(body)
+        return view.resource.completed(self._admitted(view, None, body))
+
+    def _admitted(self, view: View, old: Json | None, new: Json) -> Json:
+        """The object as policies, rules and webhooks let it in. Raises: ApiError."""
+        admission = self.admission.get(view.resource.qualified)
+        new = _without_owners(new)
+        new = new if admission is None else admission.mutated(old, new)
+        check_valid(view, new, old)
+        check_not_denied(admission, old, new)
+        return new
 
     def _store_new(self, view: View, body: Json, writing: WriteOptions) -> Stored:
         name = body["metadata"]["name"]
@@ -107,8 +124,7 @@ class ApiVerbs:
         new = taken_in(view, new, writing)
         new = lifecycle.updated(view, before, new, subresource=subresource)
         check_finalizers(view, before, new)
-        check_valid(view, new, before)
-        return new
+        return self._admitted(view, before, new)
 
     def _store_next(self, view: View, old: Stored, new: Json, writing: WriteOptions) -> Stored:
         """A settled object in the store; removed, where this write took the last hold off a deleted one."""
@@ -137,9 +153,14 @@ class ApiVerbs:
 
 
 def _for_storage(view: View, body: Json) -> Json:
-    """The body in the stored version. Fields have no owners here, so what a client says of them is dropped."""
-    if not view.is_storage:
-        stored = storage_view(view.resource)
-        pruned, _ = prune(body, stored.version.schema)
-        body = {**fill_defaults(pruned, stored.version.schema), "apiVersion": stored.api_version}
+    """The body in the stored version."""
+    if view.is_storage:
+        return body
+    stored = storage_view(view.resource)
+    pruned, _ = prune(body, stored.version.schema)
+    return {**fill_defaults(pruned, stored.version.schema), "apiVersion": stored.api_version}
+
+
+def _without_owners(body: Json) -> Json:
+    """Fields have no owners here, so what a client says of them is dropped."""
     return {**body, "metadata": {key: value for key, value in body["metadata"].items() if key != "managedFields"}}

@@ -5,7 +5,8 @@ scheduler decides on what is left, and then the conditions of Workloads without 
 has decided anything ends the tick, since jobs are to be started and stopped before the next one.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar
 
@@ -22,14 +23,23 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler_sandbox.actions import Patch, status_patch
+from scaler_sandbox.actions import Action, Patch, status_patch
 from scaler_sandbox.client import Client
 from scaler_sandbox.controller import Controller, soonest
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS, Json
 from scaler_sandbox.kueue import decisions, workload_status
 from scaler_sandbox.kueue.decisions import Decision, Postpone, Preempt, Reserve
-from scaler_sandbox.kueue.jobs import JOB_KINDS, PRIORITY_CLASS, JobKind, owner_uid, queue_name
+from scaler_sandbox.kueue.jobs import (
+    JOB_KINDS,
+    MULTIKUEUE,
+    PRIORITY_CLASS,
+    JobKind,
+    owner_uid,
+    prebuilt_workload,
+    queue_name,
+)
 from scaler_sandbox.kueue.jobs_reconciler import plan_job
+from scaler_sandbox.kueue.nominations import HubConfig, as_written
 from scaler_sandbox.kueue.queues import QueueStatuses
 from scaler_sandbox.kueue.scheduler import ContinuousScheduler
 from scaler_sandbox.kueue.snapshot import QuotaMirror
@@ -47,6 +57,8 @@ class KueueConfig:
     ignore_undeclared: bool = True
     """Whether a resource that a ClusterQueue has no quota for is not counted (`quotaCheckStrategy: IgnoreUndeclared`)
     or fits nowhere."""
+    hub: HubConfig = field(default_factory=HubConfig)
+    """How it dispatches, where a ClusterQueue has a check of MultiKueue."""
 
 
 class Kueue(Controller):
@@ -86,6 +98,9 @@ class Kueue(Controller):
         await self._show_queues(now)
         return soonest([self._scheduler.due, self._next_retry()])
 
+    async def act(self, actions: Iterable[Action]) -> int:
+        return await super().act(as_written(each, self._config.hub) for each in actions)
+
     # --------------------------------------------------------------------------------------------------------- steps
 
     async def _follow_jobs(self, now: datetime) -> int:
@@ -98,10 +113,11 @@ class Kueue(Controller):
             plan_job(
                 kind,
                 job,
-                workloads.get(job["metadata"]["uid"]),
+                workloads.get(job["metadata"]["uid"]) or self._prebuilt(job),
                 priority=self._priority(job),
                 node_labels=node_labels,
                 now=now,
+                managed_by=MULTIKUEUE if kind.resource is JOB and self._is_dispatched(job) else "",
             )
             for kind, job in self._queued_jobs()
         ]
@@ -179,6 +195,20 @@ class Kueue(Controller):
         queued = [(kind, job) for kind in JOB_KINDS for job in self.client.all(kind.resource) if queue_name(job)]
         admitted = {job["metadata"]["uid"] for _, job in queued}
         return [(kind, job) for kind, job in queued if owner_uid(job) not in admitted]
+
+    def _prebuilt(self, job: Json) -> Json | None:
+        """The Workload that was made for the job, where it is not another job's."""
+        name = prebuilt_workload(job)
+        found = self.client.find(WORKLOAD, job["metadata"]["namespace"], name) if name else None
+        return found if found is not None and owner_uid(found) in ("", job["metadata"]["uid"]) else None
+
+    def _is_dispatched(self, job: Json) -> bool:
+        """Whether the ClusterQueue of the job has a check of MultiKueue."""
+        local = self.client.find(LOCAL_QUEUE, job["metadata"]["namespace"], queue_name(job))
+        queue = self.client.find(CLUSTER_QUEUE, "", local["spec"]["clusterQueue"]) if local else None
+        strategy = queue["spec"].get("admissionChecksStrategy") or {} if queue else {}
+        checks = [self.client.find(ADMISSION_CHECK, "", each["name"]) for each in strategy.get("admissionChecks") or ()]
+        return any(each is not None and each["spec"]["controllerName"] == MULTIKUEUE for each in checks)
 
     def _priority(self, job: Json) -> int:
         name = (job["metadata"].get("labels") or {}).get(PRIORITY_CLASS, "")

@@ -20,6 +20,12 @@ POD_SET = f"{GROUP}/podset"
 CLUSTER_QUEUE_NAME = f"{GROUP}/cluster-queue-name"
 LOCAL_QUEUE_NAME = f"{GROUP}/local-queue-name"
 WORKLOAD_NAME = f"{GROUP}/workload"
+PREBUILT_WORKLOAD = f"{GROUP}/prebuilt-workload-name"
+"""Annotation of a job whose Workload was there first: MultiKueue makes both on a worker, the Workload first."""
+MULTIKUEUE_ORIGIN = f"{GROUP}/multikueue-origin"
+WORKER_POD = f"{GROUP}/multikueue-worker-workload-pod"
+MULTIKUEUE = f"{GROUP}/multikueue"
+"""The controller of MultiKueue's AdmissionChecks, and of jobs that run on a worker (`spec.managedBy`)."""
 REQUEST_PARAMETER = f"provreq.{GROUP}/"
 """What annotations begin with that set a parameter of a ProvisioningRequest. A job hands them to its Workload."""
 
@@ -40,6 +46,12 @@ def queue_name(job: Json) -> str:
     """The LocalQueue that the job was submitted to; empty for a job that Kueue leaves alone."""
     labels = job["metadata"].get("labels") or {}
     return str(labels.get(QUEUE_NAME, ""))
+
+
+def prebuilt_workload(job: Json) -> str:
+    """The name of the Workload that was made for the job before it; empty where Kueue makes its Workload."""
+    annotations = job["metadata"].get("annotations") or {}
+    return str(annotations.get(PREBUILT_WORKLOAD, ""))
 
 
 def owner_uid(workload: Json) -> str:

@@ -22,6 +22,8 @@ from scaler_sandbox.kueue.jobs import (
     JobOutcome,
     PodSet,
     is_suspended,
+    owner_uid,
+    prebuilt_workload,
     queue_name,
     with_suspend,
     workload_name,
@@ -42,14 +44,23 @@ def _update(kind: JobKind, job: Json, new: Json, *notes: RecordEvent) -> list[Ac
 
 
 def plan_job(
-    kind: JobKind, job: Json, workload: Json | None, *, priority: int, node_labels: Mapping[str, Json], now: datetime
+    kind: JobKind,
+    job: Json,
+    workload: Json | None,
+    *,
+    priority: int,
+    node_labels: Mapping[str, Json],
+    now: datetime,
+    managed_by: str = "",
 ) -> list[Action]:
-    """What the job needs next."""
+    """What the job needs next. `managed_by`: what a new Job gets as `spec.managedBy`; empty for none."""
     if job["metadata"].get("deletionTimestamp"):
         return []
     outcome = kind.outcome(job)
     if workload is None:
-        return [] if outcome else _begin(kind, job, priority=priority)
+        return [] if outcome else _begin(kind, job, priority=priority, managed_by=managed_by)
+    if not owner_uid(workload):
+        return [_adopt(kind, job, workload)]
     if outcome or has(workload, "Finished"):
         return _finish(job, workload, outcome, now=now)
     pod_sets = kind.pod_sets(job)
@@ -86,15 +97,24 @@ def _is_requeued(workload: Json) -> bool:
     return not has(workload, "QuotaReserved") and not has(workload, "Requeued", "False")
 
 
-def _begin(kind: JobKind, job: Json, *, priority: int) -> list[Action]:
-    """Suspended first, which a webhook does on a real cluster; then its Workload."""
+def _adopt(kind: JobKind, job: Json, workload: Json) -> Action:
+    """The prebuilt Workload becomes the job's."""
+    owned = {"ownerReferences": [_owner(kind, job)], "labels": {JOB_UID: job["metadata"]["uid"]}}
+    return Patch(resource=WORKLOAD, observed=workload, body={"metadata": owned})
+
+
+def _begin(kind: JobKind, job: Json, *, priority: int, managed_by: str) -> list[Action]:
+    """Suspended first, and given to its manager, which a webhook does on a real cluster; then its Workload.
+
+    One with a prebuilt Workload waits for that.
+    """
     if not is_suspended(job):
-        return _update(
-            kind,
-            job,
-            with_suspend(job, True),
-            RecordEvent(reason="Suspended", message="Kueue managed child job suspended"),
-        )
+        note = RecordEvent(reason="Suspended", message="Kueue managed child job suspended")
+        return _update(kind, job, _managed(with_suspend(job, True), managed_by), note)
+    if prebuilt_workload(job):
+        return []
+    if given := _update(kind, job, _managed(job, managed_by)):
+        return given
     body = workload_of(kind, job, priority=priority)
     message = f"Created Workload: {body['metadata']['namespace']}/{body['metadata']['name']}"
     return [
@@ -102,17 +122,25 @@ def _begin(kind: JobKind, job: Json, *, priority: int) -> list[Action]:
     ]
 
 
-def workload_of(kind: JobKind, job: Json, *, priority: int) -> Json:
-    """The Workload that stands for the job, active."""
-    metadata, resource = job["metadata"], kind.resource
-    owner = {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
+def _managed(job: Json, by: str) -> Json:
+    return {**job, "spec": {**job["spec"], "managedBy": by}} if by and "managedBy" not in job["spec"] else job
+
+
+def _owner(kind: JobKind, job: Json) -> Json:
+    metadata = job["metadata"]
+    return {
+        "apiVersion": kind.resource.api_version,
+        "kind": kind.resource.kind,
         "name": metadata["name"],
         "uid": metadata["uid"],
         "controller": True,
         "blockOwnerDeletion": True,
     }
+
+
+def workload_of(kind: JobKind, job: Json, *, priority: int) -> Json:
+    """The Workload that stands for the job, active."""
+    metadata, resource = job["metadata"], kind.resource
     passed_on = {
         key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(REQUEST_PARAMETER)
     }
@@ -123,7 +151,7 @@ def workload_of(kind: JobKind, job: Json, *, priority: int) -> Json:
             "name": workload_name(resource, metadata["name"], metadata["uid"]),
             "namespace": metadata["namespace"],
             "labels": {JOB_UID: metadata["uid"]},
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner(kind, job)],
             **({"annotations": passed_on} if passed_on else {}),
         },
         "spec": {

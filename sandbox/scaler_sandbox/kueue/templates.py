@@ -8,12 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler_sandbox.kinds import Json
-from scaler_sandbox.kueue.jobs import CLUSTER_QUEUE_NAME, LOCAL_QUEUE_NAME, POD_SET, WORKLOAD_NAME, PodSet
+from scaler_sandbox.kueue.jobs import (
+    CLUSTER_QUEUE_NAME,
+    LOCAL_QUEUE_NAME,
+    MULTIKUEUE_ORIGIN,
+    POD_SET,
+    WORKER_POD,
+    WORKLOAD_NAME,
+    PodSet,
+)
 
 _OWN_LABELS = ("controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name")
 """What the API server writes into the template of a Job, and which are immutable."""
 
-_OUR_LABELS = (POD_SET, CLUSTER_QUEUE_NAME, LOCAL_QUEUE_NAME)
+_OUR_LABELS = (POD_SET, CLUSTER_QUEUE_NAME, LOCAL_QUEUE_NAME, WORKER_POD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +38,7 @@ def injections(workload: Json, node_labels: Mapping[str, Mapping[str, str]]) -> 
     """By pod set, what the admitted Workload's pods get: queues, flavor and what admission checks want."""
     admission = workload["status"]["admission"]
     checks = workload["status"].get("admissionChecks") or []
+    is_copy = MULTIKUEUE_ORIGIN in (workload["metadata"].get("labels") or {})
     result = {}
     for assignment in admission["podSetAssignments"]:
         name = assignment["name"]
@@ -40,6 +49,7 @@ def injections(workload: Json, node_labels: Mapping[str, Mapping[str, str]]) -> 
                 POD_SET: name,
                 CLUSTER_QUEUE_NAME: admission["clusterQueue"],
                 LOCAL_QUEUE_NAME: workload["spec"].get("queueName", ""),
+                **({WORKER_POD: "true"} if is_copy else {}),
                 **_merged(updates, "labels"),
             },
             annotations={WORKLOAD_NAME: workload["metadata"]["name"], **_merged(updates, "annotations")},

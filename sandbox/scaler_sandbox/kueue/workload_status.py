@@ -22,6 +22,7 @@ from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue.jobs import JobOutcome
 
 PENDING, READY, RETRY, REJECTED = "Pending", "Ready", "Retry", "Rejected"
+EVICTED_ON_MANAGER = "EvictedOnManagerCluster"
 PREEMPTED, DEACTIVATED, PENDING_EVALUATION = "Preempted", "Deactivated", "PendingEvaluation"
 
 
@@ -112,14 +113,19 @@ def unsatisfied(workload: Json, *, now: datetime) -> Json:
 
 
 def evicted(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
-    """Evicted. Its checks start again, and carry over what their controllers have left in them."""
+    """Evicted. Its checks start again, and carry over what their controllers have left in them.
+
+    Of MultiKueue nothing is left: neither the cluster nor nominations. What becomes of nominations that another writer
+    has made is in `nominations.py`.
+    """
     status = _status(workload, ("Evicted", "True", reason, message), now=now)
-    if has(workload, "DeactivationTarget", "True", "AdmissionCheck"):
+    if has(workload, "DeactivationTarget", "True", "AdmissionCheck", EVICTED_ON_MANAGER):
         # Kueue takes back the target that it has set itself. One that another writer has set stays.
         status["conditions"] = [each for each in status["conditions"] if each["type"] != "DeactivationTarget"]
     if status.get("admissionChecks"):
         status["admissionChecks"] = [_reset(check, now=now) for check in status["admissionChecks"]]
-    status.pop("requeueState", None)
+    for field in ("requeueState", "clusterName", "nominatedClusterNames"):
+        status.pop(field, None)
     status["schedulingStats"] = {"evictions": _counted((status.get("schedulingStats") or {}), reason)}
     return status
 
@@ -185,6 +191,12 @@ def rejected(workload: Json, check: Json, *, now: datetime) -> Json:
     """To be deactivated because a check is Rejected."""
     message = f'AdmissionCheck in Rejected state: "{check["name"]}" ({check["message"]})'
     return _status(workload, ("DeactivationTarget", "True", "AdmissionCheck", message), now=now)
+
+
+def evicted_on_manager(workload: Json, message: str, *, now: datetime) -> Json:
+    """A remote copy, to be deactivated because its Workload on the hub is evicted."""
+    target = ("DeactivationTarget", "True", EVICTED_ON_MANAGER, f"Evicted on manager: {message}")
+    return _status(workload, target, now=now)
 
 
 def finished(workload: Json, outcome: JobOutcome, *, now: datetime) -> Json:

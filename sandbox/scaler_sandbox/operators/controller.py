@@ -41,7 +41,8 @@ class PodOwners(Controller):
         return now if done else None
 
     def _is_ours(self, owner: Json) -> bool:
-        return not owner["metadata"].get("deletionTimestamp") and not self._is_kueues_turn(owner)
+        is_managed_elsewhere = bool(owner["spec"].get("managedBy"))
+        return not (owner["metadata"].get("deletionTimestamp") or is_managed_elsewhere or self._is_kueues_turn(owner))
 
     def _is_kueues_turn(self, owner: Json) -> bool:
         is_untouched = owner["metadata"].get("generation", 1) == 1 and not owner["spec"].get("suspend")

@@ -1,5 +1,7 @@
 """May this object come in, and in which shape? Pruning and defaults, validation, the state of its namespace."""
 
+from typing import Protocol
+
 from scaler_sandbox.kubeapi.errors import (
     ApiError,
     Cause,
@@ -16,6 +18,23 @@ from scaler_sandbox.kubeapi.schema.shaping import drop_all_nulls, drop_nulls, fi
 from scaler_sandbox.kubeapi.storage.store import Stored
 from scaler_sandbox.kubeapi.writes.lifecycle import name_problems, reference_problems
 from scaler_sandbox.kubeapi.writes.typed import DeletionOptions, WriteOptions
+
+
+class ResourceAdmission(Protocol):
+    """What policies and webhooks do to writes of one resource."""
+
+    def mutated(self, old: Json | None, new: Json) -> Json:
+        """The object after mutation, before it is validated."""
+
+    def refusal(self, old: Json | None, new: Json) -> str:
+        """Why a valid object is denied; empty where it is not."""
+
+
+def check_not_denied(admission: ResourceAdmission | None, old: Json | None, new: Json) -> None:
+    """Raises: ApiError 403 where the webhook denies the write."""
+    why = admission.refusal(old, new) if admission is not None else ""
+    if why:
+        raise ApiError(403, "Forbidden", why)
 
 
 def taken_in(view: View, body: Json, writing: WriteOptions) -> Json:
