@@ -9,6 +9,7 @@ applies counts:
 | NeverFits: it exceeds all quota that its ClusterQueue could get            | Never   |
 | QueueStopped: its LocalQueue or ClusterQueue is stopped, or does not exist | Never   |
 | Unforeseeable, NotFound, or it is not known where pods fit                 | Unknown |
+| it would get in now, and pods of others that have quota take the nodes     | Nodes where any are added, or Wait |
 | quota and nodes are free for it now, and Kueue preempts for nobody         | Free    |
 | Kueue would preempt others for it                                          | Wait    |
 | it fits once suspensions and evictions that are under way have ended       | Reclaim, at no cost |
@@ -33,6 +34,8 @@ from operator import attrgetter
 
 from scaler.kube.quantity import UNLIMITED
 from scaler.placement.capacity import Capacity
+from scaler.placement.fit import fits
+from scaler.placement.node_index import NodeDemand, demand_of
 from scaler.quota.forecast import PredictedAdmission, predicted_admission_of, without
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.quota_problem import plan_reclaim, why_not_planned
@@ -69,6 +72,8 @@ class FitQuestion:
     """Whether a resource counts as GPUs."""
     capacity: Capacity | None = None
     """What nodes have free, also where plans do not ask; None where that is not known and need not be."""
+    left: Capacity | None = None
+    """The same once all pods run that have quota; None where they do already, or it is not known."""
     adds_nodes: str = ""
     """What adds nodes where they lack, in words; empty where nothing does."""
     reuses_nodes: bool = False
@@ -95,8 +100,8 @@ def answer(question: FitQuestion) -> FitAnswer:
     if (ruled_out := why_not_planned(request)) is not None:
         return refusal(ruled_out)
     on_nodes = _on_nodes(request, question.capacity)
-    if (free := _free_now(on_nodes, question)) is not None:
-        return free
+    if (admission := _admission_now(on_nodes)) is not None:
+        return _free(on_nodes, admission, question)
     return _planned_on_nodes(request, question) if on_nodes is request else _planned_for_quota(on_nodes, question)
 
 
@@ -124,14 +129,34 @@ def _on_nodes(request: PlanRequest, capacity: Capacity | None) -> PlanRequest:
 # ---------------------------------------------------------------------------------------------------------- it is free
 
 
-def _free_now(request: PlanRequest, question: FitQuestion) -> FitAnswer | None:
-    """None where anything has to go first."""
-    now = replace(request, planning_tree=_as_it_is(request.planning_tree), leaving=frozenset())
-    admission = _admission(now)
-    if admission is None or admission.gone:
-        return None
-    words = "quota is free for it" if now.planning_tree.capacity is None else "quota and nodes are free for it"
-    return FitAnswer(fit=Fit.FREE, message=words, free_after=_free_after(now, admission, question))
+def _admission_now(request: PlanRequest) -> PredictedAdmission | None:
+    """How it gets in; None where anything has to go first."""
+    found = _admission(replace(request, planning_tree=_as_it_is(request.planning_tree), leaving=frozenset()))
+    return None if found is None or found.gone else found
+
+
+def _free(request: PlanRequest, admission: PredictedAdmission, question: FitQuestion) -> FitAnswer:
+    """Of one that gets in now. Its nodes may be promised to pods that have quota already."""
+    if question.left is not None and not fits(_demands(request, admission.holder), question.left):
+        if question.adds_nodes:
+            return FitAnswer(fit=Fit.NODES, message=question.adds_nodes)
+        return FitAnswer(fit=Fit.WAIT, message="quota is free, and pods of others that have quota take the nodes")
+    words = "quota is free for it" if request.planning_tree.capacity is None else "quota and nodes are free for it"
+    free_after = _left(request, frozenset(), [admission.holder, *admission.others.values()], question)
+    return FitAnswer(fit=Fit.FREE, message=words, free_after=free_after)
+
+
+def _demands(request: PlanRequest, holder: QuotaWorkload) -> list[NodeDemand]:
+    flavors = request.planning_tree.world.flavor_options.flavors
+    pod_sets = {each.name: each for each in holder.pod_sets}
+    return [
+        demand_of(
+            pod_sets[each.name],
+            [flavors[name] for name in sorted(set(each.flavors.values())) if name in flavors],
+            count=each.count,
+        )
+        for each in holder.held.assignments
+    ]
 
 
 def _as_it_is(tree: PlanningTree) -> PlanningTree:

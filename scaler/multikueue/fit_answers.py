@@ -30,6 +30,7 @@ from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload, WorkloadSpec
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferRequest
 from scaler.multikueue.fit import Fit, FitAnswer, FitQuestion, answer, queued, refusal
+from scaler.multikueue.unplaced_pods import with_unplaced_pods
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import PROVISIONING, QuotaWorkload
 from scaler.reclaim.active_plans import ActivePlan, active_plans
@@ -69,6 +70,8 @@ class FitAnswers:
     patience: timedelta = _PATIENCE
     _known: dict[EntryKey, tuple[object, FitAnswer]] = field(default_factory=dict, init=False)
     """With what each rests on."""
+    _left: Capacity | None = field(default=None, init=False)
+    """As in `FitQuestion`, of the latest tick."""
     _answered_at: dict[EntryKey, datetime] = field(default_factory=dict, init=False)
 
     async def answers(
@@ -80,6 +83,7 @@ class FitAnswers:
         candidates = self._candidates(state)
         plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
         plans = [each for each in plans if each.gang_state is not GangState.GONE]
+        self._left = await self._left_of(state) if asked else None
         found, ends = dict.fromkeys(asked, _NOT_YET), monotonic() + self.patience.total_seconds()
         is_first = True
         for key in sorted(asked, key=lambda each: self._turn(asked[each])):
@@ -122,13 +126,23 @@ class FitAnswers:
         of_gang = tuple(each.grant.plan for each in plans if here is not None and each.grant.gang_uid == here.uid)
         nodes = self.nodes.inputs(state, here) if here is not None and here.reservation is not None else None
         version = state.snapshot.version(tree) if tree is not None else 0
-        others = frozenset(state.remote_copies), fingerprint(state, candidates)
+        left = self._left.free if self._left is not None else None
+        others = frozenset(state.remote_copies), left, fingerprint(state, candidates)
         return entry.request, id(here), version, id(capacity), capacity, others, of_gang, nodes
 
     def _capacity(self, state: PlanningSnapshot) -> Capacity | None:
         """What nodes have free, also where plans do not ask."""
         found = state.capacity or self.planning.capacity()
         return found if isinstance(found, Capacity) else None
+
+    async def _left_of(self, state: PlanningSnapshot) -> Capacity | None:
+        """What nodes have free once all pods run that have quota; None where they do already, or it is not known."""
+        capacity, holders = self._capacity(state), [*state.snapshot.reserved]
+        if capacity is None:
+            return None
+        flavors, is_gpu = dict(state.snapshot.flavors), self.planning.cluster.gpus.matches
+        left = await asyncio.to_thread(with_unplaced_pods, capacity, holders, flavors, is_gpu)
+        return left if left is not capacity else None
 
     # ------------------------------------------------------------------------------------------------------- one entry
 
@@ -198,6 +212,7 @@ class FitAnswers:
             request=queued(request),
             is_gpu=self.planning.cluster.gpus.matches,
             capacity=self._capacity(state),
+            left=self._left,
             adds_nodes=self._adds_nodes(state, gang),
             reuses_nodes=self._reuses_nodes(state, gang),
             refuses_unprotected=self.planning.policy.unprotected is Unprotected.REFUSE,

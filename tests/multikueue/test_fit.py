@@ -151,6 +151,14 @@ async def test_pods_that_terminate_are_not_free_yet() -> None:
     assert shown(found) == (Fit.RECLAIM, 0, (), 0)
 
 
+async def test_nodes_are_not_free_that_pods_with_quota_are_about_to_take() -> None:
+    world = OfferWorld([cluster_queue(gpus=16)], [holding("starts", gpus=8)], **on_nodes({"m": 4, "n": 8}))
+    assert (await world.fit(asks("small", pods=4))).fit is Fit.FREE
+    found = await world.fit(asks("large", pods=5))
+    assert found.fit is Fit.WAIT
+    assert "pods of others that have quota" in found.message
+
+
 async def test_where_nodes_are_not_seen_it_is_unknown() -> None:
     world = OfferWorld([cluster_queue(gpus=4)], capacity=lambda: NotSynced("nodes are not listed"))
     assert (await world.fit(asks())).fit is Fit.UNKNOWN
