@@ -293,7 +293,7 @@ class Flow:
         for request in self.all_requests():
             conditions = [each["type"] for each in (request.get("status") or {}).get("conditions") or ()]
             lines.append(f"{request['metadata']['name']}: {conditions}")
-        log = self.scaler.log().splitlines()
+        log = [line for line in self.scaler.log().splitlines() if "KubeReflecting" not in line]
         return "\n".join([*lines, "the end of the program's log:", *log[-20:]])
 
     async def observe(self) -> None:

@@ -13,6 +13,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ import e2e.e2e_multikueue_manifests as made
 from e2e.e2e_cluster import RealCluster, items
 from e2e.e2e_flow import WAIT_SECONDS, Flow, cancel, clean_up, new_run, open_flow
 from e2e.e2e_manifests import RUN_LABEL, Json
+from scaler_sandbox.conditions import make
+from scaler_sandbox.job_manifests import admission_checks
 
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
@@ -57,12 +60,14 @@ class Clusters:
     nominations: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
     """All nominations so far, by Job: the workers in their order; empty where Kueue has cleared them."""
     permitted: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
-    """All sets so far of workers on which idle workloads may be suspended for the Job."""
+    """All sets so far of workers on which idle workloads may be suspended for the Job, without those that were lost."""
     suspended: dict[str, set[str]] = field(default_factory=dict)
     """ScalableWorkloads that were suspended, or were about to be, by cluster."""
     ran_twice: set[str] = field(default_factory=set)
     """Jobs that ran on two workers at a time."""
     ran_twice_is_expected: bool = False
+    lost: set[str] = field(default_factory=set)
+    """Workers that the hub could not reach at some time."""
     _both_since: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -96,6 +101,18 @@ class Clusters:
             may = {**entry, "reclaim": True, "nominatedAt": made.now()}
             await flow.sandbox.apply(made.offer(self.run, [may] if each in workers else []))
 
+    async def stop_admitting(self, worker: str) -> None:
+        """From now on what gets quota on the worker is not admitted there; what runs keeps running."""
+        sandbox, check = self.workers[worker].sandbox, made.unanswered_check(self.run)
+        name = check["metadata"]["name"]
+        await sandbox.apply(check)
+        active = make("Active", "True", "Active", "set by the suite", now=datetime.now(UTC))
+        await sandbox.patch(ADMISSION_CHECK, "", name, {"status": {"conditions": [active]}}, "status")
+        await sandbox.patch(CLUSTER_QUEUE, "", self.run, {"spec": admission_checks([name])})
+        await self.wait_until(
+            lambda: sandbox.condition(CLUSTER_QUEUE, "", self.run, "Active"), "an active ClusterQueue"
+        )
+
     async def set_config(self, *workers: str) -> None:
         """The MultiKueueConfig has these clusters from now on."""
         spec = made.multikueue_config(self.run, workers)["spec"]
@@ -114,6 +131,7 @@ class Clusters:
 
     async def lose(self, worker: str) -> None:
         """The hub cannot reach the worker any more."""
+        self.lost.add(worker)
         await self._write_secret(worker, made.unreachable)
         await self.hub.wait_until(lambda: not self.is_connected(worker), f"the hub to lose {worker}")
 
@@ -273,7 +291,7 @@ class Clusters:
 
     async def _observe_job(self, name: str) -> None:
         _note(self.nominations.setdefault(name, []), self.nominated(name))
-        permits = self.permits(name)
+        permits = tuple(each for each in self.permits(name) if each not in self.lost)
         if len(permits) > 1:
             permits = tuple([each for each in permits if await self._permits_now(name, each)])
         _note(self.permitted.setdefault(name, []), permits)
@@ -312,8 +330,6 @@ class ClustersSetup:
     """Of each worker: one node with so many, and as much quota."""
     hub_gpus: int | None = None
     """Quota of the hub. None: that of all workers together."""
-    never_admits: Sequence[str] = ()
-    """Workers whose ClusterQueue has a check that never gets Ready."""
     preempts: bool = False
     """Whether the workers' ClusterQueues do."""
     components: Sequence[str] = ("scaler", "reconciler", "dispatcher")
@@ -369,21 +385,8 @@ async def _set_up_worker(flow: Flow, setup: ClustersSetup, name: str) -> None:
     """Creates the node, the queues and the account of the hub."""
     run, sandbox, gpus = flow.run, flow.sandbox, setup.gpus[name]
     flow.add_node(name, gpus)
-    checks = []
-    if name in setup.never_admits:
-        check = made.unanswered_check(run)
-        checks.append(check["metadata"]["name"])
-        await sandbox.apply(check)
-        condition = {
-            "type": "Active",
-            "status": "True",
-            "reason": "Active",
-            "message": "",
-            "lastTransitionTime": made.now(),
-        }
-        await sandbox.patch(ADMISSION_CHECK, "", checks[0], {"status": {"conditions": [condition]}}, "status")
     await sandbox.apply([*made.hub_account(run), manifests.policy(run, {}), manifests.priority(run, 1000)])
-    await sandbox.apply(manifests.queues(run, gpus=gpus, checks=checks, preempts=setup.preempts, strategy="StrictFIFO"))
+    await sandbox.apply(manifests.queues(run, gpus=gpus, checks=[], preempts=setup.preempts, strategy="StrictFIFO"))
 
 
 async def _set_up_hub(clusters: Clusters, setup: ClustersSetup) -> None:

@@ -67,7 +67,8 @@ async def test_a_gang_that_is_not_admitted_is_nominated_for_another_worker_after
     start_clusters: StartClusters,
 ) -> None:
     """Nothing is suspended on the second one, since the first one may still suspend for it."""
-    async with start_clusters(never_admits=["w1"], gpus={"w1": 4, "w2": 8}, patience="5s") as clusters:
+    async with start_clusters(gpus={"w1": 4, "w2": 8}, patience="5s") as clusters:
+        await clusters.stop_admitting("w1")
         await clusters.fill("w2", "idle", gpus=4, is_idle=True)
         await clusters.hub.submit_job("gang", **GANG)
         await clusters.wait_until_runs("gang", on="w2")

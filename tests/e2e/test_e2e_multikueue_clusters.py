@@ -55,9 +55,10 @@ async def test_a_gang_of_a_worker_that_is_lost_goes_elsewhere_after_the_patience
     start_clusters: StartClusters,
 ) -> None:
     """It has quota on w1, and is not admitted there; an idle workload was suspended for it before the hub loses w1."""
-    async with start_clusters(never_admits=["w1"], patience="10s") as clusters:
+    async with start_clusters(patience="10s") as clusters:
         for worker in clusters.workers:
             await clusters.fill(worker, "idle", gpus=4, is_idle=True)
+        await clusters.stop_admitting("w1")
         await clusters.hub.submit_job("gang", **GANG)
         await clusters.wait_until(lambda: clusters.permits("gang") == ("w1",), "the permission of w1")
         await clusters.lose("w1")
