@@ -50,4 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="run the contract and end-to-end suites against the cluster of this kubeconfig, not the embedded one",
     )
+    parser.addoption(
+        "--worker-kubeconfig",
+        action="append",
+        default=[],
+        help="a worker of the cluster of --kubeconfig, which is then a hub of MultiKueue; the suite needs two of them",
+    )
     parser.addoption("--seed", type=int, default=None, help="play only this run of tests/admission/test_random_runs.py")

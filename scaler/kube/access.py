@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import structlog
 import yaml
@@ -28,6 +28,7 @@ from msgspec import Struct, convert, field
 
 from scaler import __version__
 from scaler.errors import ConfigurationError
+from scaler.tls.certificates import is_loopback
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import ApiClient, Configuration
@@ -257,9 +258,14 @@ def _refused(cluster: _ClusterEntry, user: _UserEntry) -> str:
         "exec plugins are not allowed": user.exec is not None,
         "auth providers are not allowed": user.auth_provider is not None,
         "basic auth is not allowed": bool(user.username or user.password),
-        "a token is not sent without TLS; write an https server": bool(user.token) and server.scheme == "http",
+        "a token is not sent without TLS; write an https server": bool(user.token) and _can_be_read(server),
     }
     return next((problem for problem, is_so in refusals.items() if is_so), "")
+
+
+def _can_be_read(server: SplitResult) -> bool:
+    """Whether others on the network could read what is sent there."""
+    return server.scheme == "http" and not is_loopback(server.hostname or "")
 
 
 def _entries(content: bytes, source: str) -> tuple[_ClusterEntry, _UserEntry]:

@@ -13,15 +13,17 @@ CustomResourceDefinitions stay. Without `--kubeconfig` a few flows run in the em
 """
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.e2e_cluster import RealCluster, UnsuitableClusterError, real_cluster
+from e2e.e2e_cluster import RealCluster, UnsuitableClusterError, check_hub, real_cluster
 from e2e.e2e_flow import Flow, FlowSetup, StartFlow, run_flow
+from e2e.e2e_multikueue import Clusters, ClustersSetup, RealClusters, StartClusters, run_clusters
 
 _TIMEOUT_SECONDS = 300
+_WORKERS = ("w1", "w2")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,5 +66,34 @@ def start_flow(cluster: RealCluster | None, tmp_path: Path) -> StartFlow:
 
     def start(**setup: Any) -> AbstractAsyncContextManager[Flow]:
         return run_flow(tmp_path, cluster, FlowSetup(**setup))
+
+    return start
+
+
+@pytest.fixture
+async def clusters(request: pytest.FixtureRequest, cluster: RealCluster | None) -> AsyncIterator[RealClusters | None]:
+    """The real hub and its workers, for this test alone; None for the embedded ones."""
+    if cluster is None:
+        pytest.skip("the embedded clusters have no MultiKueue")
+    paths = [Path(each) for each in request.config.getoption("worker_kubeconfig")]
+    if len(paths) < len(_WORKERS):
+        pytest.skip("run by `pytest tests/e2e --kubeconfig HUB --worker-kubeconfig W1 --worker-kubeconfig W2`")
+    try:
+        async with AsyncExitStack() as exits:
+            await check_hub(cluster)
+            found = [await exits.enter_async_context(real_cluster(each)) for each in paths[: len(_WORKERS)]]
+            yield RealClusters(hub=cluster, workers=dict(zip(_WORKERS, found, strict=True)))
+            return
+    except UnsuitableClusterError as why:
+        problem = str(why)
+    pytest.fail(problem, pytrace=False)
+
+
+@pytest.fixture
+def start_clusters(clusters: RealClusters | None, tmp_path: Path) -> StartClusters:
+    """Starts this test's flow on several clusters, by the fields of a ClustersSetup."""
+
+    def start(**setup: Any) -> AbstractAsyncContextManager[Clusters]:
+        return run_clusters(tmp_path, clusters, ClustersSetup(**setup))
 
     return start

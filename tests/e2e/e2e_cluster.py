@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 from e2e.e2e_manifests import RUN_LABEL, Json
+from e2e.e2e_multikueue_manifests import CLEARS_NOMINATIONS, MUTATING_POLICY_BINDING
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import parse_time
 from scaler_sandbox.keda import Keda
@@ -26,14 +27,18 @@ from scaler.admission.workload import CONTROLLER
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
+    CLUSTER_OFFER,
     CLUSTER_QUEUE,
     DEPLOYMENT,
     IDLE_POLICY,
     JOB,
     LEASE,
     LOCAL_QUEUE,
+    MULTIKUEUE_CLUSTER,
+    MULTIKUEUE_CONFIG,
     NAMESPACE,
     NODE,
+    PLACEMENT_DECISION,
     POD,
     POD_TEMPLATE,
     PROVISIONING_REQUEST,
@@ -43,6 +48,7 @@ from scaler.kube.objects.resources import (
     RESOURCE_FLAVOR,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
+    SECRET,
     WORKLOAD,
     Resource,
 )
@@ -54,8 +60,15 @@ _NEEDED = {
     SCALED_OBJECT: "KEDA, or at least its CustomResourceDefinitions",
     PROVISIONING_REQUEST: "the CustomResourceDefinition ProvisioningRequest of Cluster Autoscaler, in version v1",
 }
+_NEEDED_ON_HUB = {
+    MULTIKUEUE_CLUSTER: "Kueue, with version v1beta2 of its API",
+    MULTIKUEUE_CONFIG: "Kueue, with version v1beta2 of its API",
+    PLACEMENT_DECISION: "the CustomResourceDefinitions of Open Cluster Management's Placement",
+}
+_KUEUE_LEASE, _KUEUE_NAMESPACE = "c1f6bfd2.kueue.x-k8s.io", "kueue-system"
 _CLEANUP_SECONDS = 40.0
 _FORCE_AFTER_SECONDS = 20.0
+_FINALIZED_SECONDS = 5.0
 
 
 class UnsuitableClusterError(Exception):
@@ -86,6 +99,8 @@ class RealCluster:
     has_keda: bool
     has_ray: bool
     """Whether it has the kinds of KubeRay, of which the suite brings the controllers."""
+    kueue_namespace: str
+    """Where Kueue runs."""
 
 
 @asynccontextmanager
@@ -108,13 +123,25 @@ async def _check_requirements(api: KubeTransport, kubeconfig: Path) -> RealClust
     await _require_webhooks(api)
     leases = await items(api, LEASE)
     _refuse_another_scaler(leases, await items(api, ADMISSION_CHECK))
-    held = {each["metadata"]["name"] for each in leases if _is_held(each)}
+    where = {each["metadata"]["name"]: each["metadata"]["namespace"] for each in leases if _is_held(each)}
     return RealCluster(
         kubeconfig=kubeconfig,
-        has_scheduler="kube-scheduler" in held,
-        has_keda="operator.keda.sh" in held,
+        has_scheduler="kube-scheduler" in where,
+        has_keda="operator.keda.sh" in where,
         has_ray=await _is_served(api, RAY_CLUSTER) and await _is_served(api, RAY_JOB),
+        kueue_namespace=where.get(_KUEUE_LEASE, _KUEUE_NAMESPACE),
     )
+
+
+async def check_hub(hub: RealCluster) -> None:
+    """Raises: UnsuitableClusterError where it lacks what a hub of MultiKueue needs beyond that."""
+    async with await KubeTransport.connect(hub.kubeconfig) as api:
+        for resource, what in _NEEDED_ON_HUB.items():
+            await _require_kind(api, resource, what)
+        if not [each for each in await items(api, MUTATING_POLICY_BINDING) if CLEARS_NOMINATIONS in _name(each)]:
+            raise UnsuitableClusterError(
+                f"the hub has no MutatingAdmissionPolicyBinding {CLEARS_NOMINATIONS}: install Kueue's workload-map.yaml"
+            )
 
 
 async def _require_kind(api: KubeTransport, resource: Resource, what: str) -> None:
@@ -203,6 +230,7 @@ _OUTSIDE = (
     ADMISSION_CHECK,
     RECLAIM_POLICY,
     WORKLOAD_PRIORITY_CLASS,
+    *(MULTIKUEUE_CONFIG, MULTIKUEUE_CLUSTER, SECRET, CLUSTER_OFFER),
     NODE,
     NAMESPACE,
     *(
@@ -253,7 +281,7 @@ def _name(body: Json) -> str:
 
 @asynccontextmanager
 async def embedded_keda(api: KubeTransport) -> AsyncIterator[None]:
-    """A KEDA for a cluster without one.
+    """A KEDA for a cluster without one. At the end it removes the suite's ScaledObjects, which wait for a KEDA to go.
 
     Raises: UnsuitableClusterError where others have ScaledObjects: it would scale these, too.
     """
@@ -267,5 +295,15 @@ async def embedded_keda(api: KubeTransport) -> AsyncIterator[None]:
         try:
             yield
         finally:
+            await _delete_scaled_objects(api)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def _delete_scaled_objects(api: KubeTransport) -> None:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _FINALIZED_SECONDS
+    while (left := await items(api, SCALED_OBJECT, selector=RUN_LABEL)) and loop.time() < until:
+        for each in left:
+            await _delete(api, SCALED_OBJECT, each, by_force=False)
+        await asyncio.sleep(0.2)

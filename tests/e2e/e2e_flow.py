@@ -47,6 +47,7 @@ from scaler.kube.objects.resources import (
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
     WORKLOAD,
+    Resource,
 )
 from scaler.kube.transport import KubeTransport
 
@@ -292,7 +293,7 @@ class Flow:
         for request in self.all_requests():
             conditions = [each["type"] for each in (request.get("status") or {}).get("conditions") or ()]
             lines.append(f"{request['metadata']['name']}: {conditions}")
-        log = self.scaler.log().splitlines()
+        log = [line for line in self.scaler.log().splitlines() if "KubeReflecting" not in line]
         return "\n".join([*lines, "the end of the program's log:", *log[-20:]])
 
     async def observe(self) -> None:
@@ -336,6 +337,11 @@ class Flow:
             address = f"127.0.0.1:{self.scaler.grpc_port}"
             await self.sandbox.apply(manifests.scaling(self.run, name, address, **trigger))
         await self.bring_keda()
+
+    async def wake(self, name: str) -> None:
+        """Asks for the suspended Job to come back, as its owner."""
+        body = {"metadata": {"annotations": {"idlegpu.io/wake": "true"}}}
+        await self.sandbox.patch(SCALABLE_WORKLOAD, self.namespace, name, body)
 
     async def bring_keda(self) -> None:
         """Starts the suite's KEDA where the cluster has none."""
@@ -396,25 +402,50 @@ StartFlow = Callable[..., AbstractAsyncContextManager[Flow]]
 @asynccontextmanager
 async def run_flow(folder: Path, cluster: RealCluster | None, setup: FlowSetup) -> AsyncIterator[Flow]:
     """The flow, ready to be used. Removes everything from a real cluster at the end."""
+    async with open_flow(folder, cluster, new_run(), scenario=setup.scenario) as flow:
+        await _set_up(flow, setup)
+        yield flow
+        flow.assert_permitted()
+
+
+def new_run() -> str:
+    """A name that no other run has."""
+    return f"e2e-{secrets.token_hex(3)}"
+
+
+@asynccontextmanager
+async def open_flow(
+    folder: Path,
+    cluster: RealCluster | None,
+    run: str,
+    *,
+    scenario: Scenario | None = None,
+    follows: Sequence[Resource] = (),
+    **sections: Any,
+) -> AsyncIterator[Flow]:
+    """The namespace, and the program with its account, which has these sections of settings beyond the suite's.
+
+    There are no nodes and no queues yet. Removes everything from a real cluster at the end.
+    """
     async with AsyncExitStack() as exits:
-        run = f"e2e-{secrets.token_hex(3)}"
-        sandbox = await exits.enter_async_context(Sandbox(_config(run, cluster, setup)))
+        config = _config(run, cluster, scenario)
+        sandbox = Sandbox(replace(config, follows=(*config.follows, *follows)))
+        await exits.enter_async_context(sandbox)
         path = folder / "kubeconfig"
         sandbox.write_kubeconfig(path)
         api = await exits.enter_async_context(await KubeTransport.connect(path))
         if cluster is not None:
-            exits.push_async_callback(_clean_up, sandbox, api)
+            exits.push_async_callback(clean_up, sandbox, api)
         await sandbox.apply(crds())
         await sandbox.apply([manifests.namespace(run), *manifests.account(run)])
         settings = folder / "settings.yaml"
-        settings.write_text(json.dumps(await _settings(run, folder, sandbox)), encoding="utf-8")
+        document = await _settings(run, folder, sandbox) | sections
+        settings.write_text(json.dumps(document), encoding="utf-8")
         process = Process(folder / "scaler.log", "run", "--config", str(settings))
         scaler = await exits.enter_async_context(process)
         flow = Flow(run=run, sandbox=sandbox, scaler=scaler, api=api, cluster=cluster, exits=exits)
-        exits.push_async_callback(_cancel, asyncio.create_task(flow.observe()))
-        await _set_up(flow, setup)
+        exits.push_async_callback(cancel, asyncio.create_task(flow.observe()))
         yield flow
-        flow.assert_permitted()
 
 
 async def _set_up(flow: Flow, setup: FlowSetup) -> None:
@@ -435,12 +466,12 @@ async def _set_up(flow: Flow, setup: FlowSetup) -> None:
         await flow.wait_until(lambda: sandbox.condition(CLUSTER_QUEUE, "", run, "Active"), "an active ClusterQueue")
 
 
-def _config(run: str, cluster: RealCluster | None, setup: FlowSetup) -> SandboxConfig:
+def _config(run: str, cluster: RealCluster | None, scenario: Scenario | None) -> SandboxConfig:
     base = replace(
         SandboxConfig.fast(),
         fleet=FleetConfig(nodes={}, collect_seconds=_COLLECT_SECONDS),
         kubelet=KubeletTiming(start_delay=timedelta(seconds=0.2), termination=timedelta(seconds=1)),
-        autoscaler=AutoscalerConfig(scenarios=_scenarios(run, setup.scenario)),
+        autoscaler=AutoscalerConfig(scenarios=_scenarios(run, scenario)),
         follows=_FOLLOWED,
     )
     if cluster is None:
@@ -486,7 +517,7 @@ async def _settings(run: str, folder: Path, sandbox: Sandbox) -> Json:
     }
 
 
-async def _clean_up(sandbox: Sandbox, api: KubeTransport) -> None:
+async def clean_up(sandbox: Sandbox, api: KubeTransport) -> None:
     """Removes every object of the run. First the nodes: the suite's autoscaler and kubelets would create them again."""
     await sandbox.kill(Component.AUTOSCALER)
     for name in list(sandbox.fleet.machines):
@@ -494,7 +525,7 @@ async def _clean_up(sandbox: Sandbox, api: KubeTransport) -> None:
     await delete_labelled(api)
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def cancel(task: asyncio.Task[None]) -> None:
     """Raises: whatever broke it."""
     task.cancel()
     [outcome] = await asyncio.gather(task, return_exceptions=True)

@@ -22,7 +22,7 @@ QUEUE = "gpus"
 
 
 def namespace(run: str) -> Json:
-    return _labelled(run, made.namespace(run))
+    return labelled(run, made.namespace(run))
 
 
 def account(run: str) -> list[Json]:
@@ -47,7 +47,7 @@ def service_account(run: str) -> str:
     return f"{run}-{packaged.SERVICE_ACCOUNT}"
 
 
-def _labelled(run: str, body: Json) -> Json:
+def labelled(run: str, body: Json) -> Json:
     return {**body, "metadata": {**body["metadata"], "labels": {RUN_LABEL: run} | body["metadata"]["labels"]}}
 
 
@@ -63,25 +63,25 @@ def queues(run: str, *, gpus: int, checks: Sequence[str], preempts: bool, strate
         made.cluster_queue(run, gpus, flavor=run, checks=checks, **spec),
         made.local_queue(QUEUE, run, run),
     ]
-    return [_labelled(run, each) for each in bodies]
+    return [labelled(run, each) for each in bodies]
 
 
 def check(run: str) -> Json:
     """Our AdmissionCheck. Its parameters are the run's ReclaimPolicy, which need not be there."""
-    return _labelled(run, made.admission_check(run, run))
+    return labelled(run, made.admission_check(run, run))
 
 
 def policy(run: str, spec: Json) -> Json:
-    return _labelled(run, made.reclaim_policy(run, spec))
+    return labelled(run, made.reclaim_policy(run, spec))
 
 
 def priority(run: str, value: int) -> Json:
     """The one WorkloadPriorityClass of the run; Workloads without it have 0."""
-    return _labelled(run, made.manifest(WORKLOAD_PRIORITY_CLASS, run, value=value))
+    return labelled(run, made.manifest(WORKLOAD_PRIORITY_CLASS, run, value=value))
 
 
 def idle_policy(run: str, spec: Json) -> Json:
-    return _labelled(run, made.manifest(IDLE_POLICY, run, run, spec=spec))
+    return labelled(run, made.manifest(IDLE_POLICY, run, run, spec=spec))
 
 
 def _pod_template(run: str, labels: Json | None = None) -> Json:
@@ -96,7 +96,7 @@ def deployment(run: str, name: str) -> Json:
     """Of one pod with a GPU, without Kueue."""
     labels = {"app": name}
     spec = {"replicas": 1, "selector": {"matchLabels": labels}, "template": _pod_template(run, labels)}
-    return _labelled(run, made.manifest(DEPLOYMENT, name, run, spec=spec))
+    return labelled(run, made.manifest(DEPLOYMENT, name, run, spec=spec))
 
 
 def generated_job(run: str, prefix: str) -> Json:
@@ -106,7 +106,7 @@ def generated_job(run: str, prefix: str) -> Json:
 
 def ray_cluster(run: str, name: str) -> Json:
     """A head and a worker, each with a GPU."""
-    return _labelled(run, made.manifest(RAY_CLUSTER, name, run, labels=_QUEUED, spec=_ray_spec(run)))
+    return labelled(run, made.manifest(RAY_CLUSTER, name, run, labels=_QUEUED, spec=_ray_spec(run)))
 
 
 def generated_ray_job(run: str, prefix: str) -> Json:
@@ -116,7 +116,7 @@ def generated_ray_job(run: str, prefix: str) -> Json:
         "shutdownAfterJobFinishes": True,
         "rayClusterSpec": _ray_spec(run),
     }
-    return _generated(_labelled(run, made.manifest(RAY_JOB, "any", run, labels=_QUEUED, spec=spec)), prefix)
+    return _generated(labelled(run, made.manifest(RAY_JOB, "any", run, labels=_QUEUED, spec=spec)), prefix)
 
 
 def _ray_spec(run: str) -> Json:
@@ -150,7 +150,7 @@ def job(run: str, name: str, *, pods: int, gpus: int, is_preferred: bool = False
     )
     if is_preferred:
         body["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = run
-    return _labelled(run, body)
+    return labelled(run, body)
 
 
 def scaling(run: str, name: str, scaler_address: str, **more: str) -> list[Json]:
@@ -159,4 +159,4 @@ def scaling(run: str, name: str, scaler_address: str, **more: str) -> list[Json]
     `more` is trigger metadata.
     """
     trigger = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "3s", "warmUp": "0s", **more}
-    return [_labelled(run, each) for each in made.scaling(name, run, scaler_address, trigger, pollingInterval=1)]
+    return [labelled(run, each) for each in made.scaling(name, run, scaler_address, trigger, pollingInterval=1)]

@@ -10,7 +10,7 @@ from aiohttp import web
 from kube.faulty_api import FaultyApi, write_kubeconfig
 
 from scaler.errors import ConfigurationError, KubeError
-from scaler.kube.access import open_access
+from scaler.kube.access import access_of_kubeconfig, open_access
 from scaler.kube.objects.resources import POD
 from scaler.kube.transport import KubeTransport
 
@@ -229,4 +229,28 @@ async def test_a_given_kubeconfig_goes_before_the_service_account(monkeypatch, t
     path = write_kubeconfig(tmp_path / "kubeconfig", "http://127.0.0.1:1")
     access = await open_access(path, service_account=tmp_path)
     assert access.server == "http://127.0.0.1:1"
+    await access.api.close()
+
+
+# ------------------------------------------------------------------------------------- kubeconfigs that others wrote
+
+
+def with_token(server: str) -> bytes:
+    return f"""
+clusters: [{{name: worker, cluster: {{server: "{server}"}}}}]
+users: [{{name: hub, user: {{token: secret}}}}]
+contexts: [{{name: hub, context: {{cluster: worker, user: hub}}}}]
+current-context: hub
+""".encode()
+
+
+async def test_a_token_of_a_secret_is_not_sent_in_the_clear_to_another_machine():
+    with pytest.raises(ConfigurationError, match="a token is not sent without TLS"):
+        access_of_kubeconfig(with_token("http://worker.example"), source="a Secret")
+
+
+@pytest.mark.parametrize("server", ["https://worker.example", "http://127.0.0.1:6443", "http://[::1]:6443"])
+async def test_a_token_of_a_secret_is_sent_with_tls_or_on_this_machine(server):
+    access = access_of_kubeconfig(with_token(server), source="a Secret")
+    assert access.server == server
     await access.api.close()
