@@ -44,6 +44,8 @@ log = structlog.get_logger(__name__)
 _SECRET_S = 60.0
 """Between two looks at a Secret."""
 _RETRY = Backoff(base=1.0, cap=30.0)
+_SOON = Backoff(base=0.05, cap=5.0)
+"""The same after a conflict: the worker renews its status in the same object."""
 _CONFLICT, _NOT_FOUND = 409, 404
 _MOST_FAILURES = 3
 """Writes that fail in a row before the worker counts as one that cannot be written to."""
@@ -206,7 +208,7 @@ class WorkerConnection:
             except KubeError as error:
                 failures += 1
                 self._not_written(error, failures)
-                await self.clock.sleep(_RETRY.wait(failures))
+                await self.clock.sleep((_SOON if error.status == _CONFLICT else _RETRY).wait(failures))
                 self._write.set()
 
     def _not_written(self, error: KubeError, failures: int) -> None:

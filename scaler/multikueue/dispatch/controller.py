@@ -137,9 +137,12 @@ class Dispatcher:
                 return f"{name} are not served here: there is no MultiKueue"
             if not isinstance(copy.state, Reflecting):
                 return f"{name} are not known: {copy.state.message}"
-        active = (self.connections.get(name) for name, each in standings.clusters.items() if each.is_active)
-        awaited = [each.name for each in active if each is not None and not each.is_settled]
+        awaited = [name for name, each in standings.clusters.items() if each.is_active and not self._is_settled(name)]
         return f"workers are being connected: {', '.join(awaited)}" if awaited else ""
+
+    def _is_settled(self, name: str) -> bool:
+        connection = self.connections.get(name)
+        return connection is not None and connection.is_settled
 
     def _as_written(self, waiting: WaitingWorkload) -> WaitingWorkload:
         """The Workload as this process has written it, where the copy does not show that yet."""

@@ -3,7 +3,7 @@
 | of a worker                                      | its answer to a Workload                              |
 |--------------------------------------------------|-------------------------------------------------------|
 | not connected, or without a fresh status         | `Unknown`, and why                                    |
-| its status has an answer for the Workload        | that                                                  |
+| its status, of since it is asked, has an answer  | that                                                  |
 | asked since less than a minute, status expected  | `Unknown`, awaited                                    |
 | otherwise                                        | `Unknown`: it has not answered                        |
 
@@ -170,9 +170,10 @@ class DispatchMoment:
         worker = self.worker(name)
         if worker.silence:
             return ClusterAnswer(message=worker.silence)
-        found = worker.answers.get(waiting.uid)
-        if found is None or not found.fit:
-            is_early = self.now - self.memory.asked_since.get(waiting.uid, self.now) < _ANSWERS_WITHIN
+        found, asked_since = worker.answers.get(waiting.uid), self.memory.asked_since.get(waiting.uid, self.now)
+        is_of_before = worker.received_at is None or worker.received_at < asked_since
+        if found is None or not found.fit or is_of_before:
+            is_early = self.now - asked_since < _ANSWERS_WITHIN
             message = "its answer is awaited" if is_early else "it has not answered"
             return ClusterAnswer(message=message, is_awaited=is_early)
         fit = fit_of(found.fit)

@@ -74,10 +74,12 @@ class PlacementScores:
         try:
             await self._write(cluster, scores_status(scores, until))
         except KubeError as error:
+            tell = log.debug if cluster in self._retry_at else log.warning
             self._retry_at[cluster] = now + _RETRY
-            log.warning("AddOnPlacementScore not written; retried", cluster=cluster, error=str(error))
+            tell("AddOnPlacementScore not written; retried", cluster=cluster, error=str(error))
             return
         self._written[cluster] = scores, now, until
+        self._retry_at.pop(cluster, None)
 
     def _is_due(self, cluster: str, scores: Scores, now: datetime) -> bool:
         if cluster not in self._written:
