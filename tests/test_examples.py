@@ -31,6 +31,7 @@ EXAMPLES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*.yaml"))
 PAGES = sorted(path.relative_to(FOLDER) for path in FOLDER.rglob("*/README.md"))
 FLOWS = {
     "gke-queued-provisioning",
+    "multikueue-ocm",
     "one-gpu-two-teams",
     "openshift-autoscaling",
     "teams-in-a-cohort",
