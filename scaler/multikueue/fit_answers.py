@@ -72,6 +72,8 @@ class FitAnswers:
     """With what each rests on."""
     _left: Capacity | None = field(default=None, init=False)
     """As in `FitQuestion`, of the latest tick."""
+    _alike: list[tuple[object, FitAnswer]] = field(default_factory=list, init=False)
+    """Answers of this tick, which are the same for copies that are alike."""
     _answered_at: dict[EntryKey, datetime] = field(default_factory=dict, init=False)
 
     async def answers(
@@ -83,7 +85,7 @@ class FitAnswers:
         candidates = self._candidates(state)
         plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
         plans = [each for each in plans if each.gang_state is not GangState.GONE]
-        self._left = await self._left_of(state) if asked else None
+        self._left, self._alike = await self._left_of(state) if asked else None, []
         found, ends = dict.fromkeys(asked, _NOT_YET), monotonic() + self.patience.total_seconds()
         is_first = True
         for key in sorted(asked, key=lambda each: self._turn(asked[each])):
@@ -93,7 +95,7 @@ class FitAnswers:
                 found[key] = known[1]
             elif is_first or monotonic() < ends:
                 is_first = False
-                found[key] = await self._asked(state, asked[key], candidates, plans)
+                found[key] = await self._asked(state, asked[key], candidates, plans, seen[1])
                 self._known[key], self._answered_at[key] = (seen, found[key]), state.now
         return found
 
@@ -118,17 +120,17 @@ class FitAnswers:
         entry: OfferedWorkload,
         candidates: Sequence[Candidate],
         plans: Sequence[ActivePlan],
-    ) -> object:
-        """Equal only while the answer is to be the same; a capacity is equal to itself only."""
+    ) -> tuple[object, object]:
+        """Equal only while the answer is to be the same: of the Workload, and of all in its quota tree."""
         here = state.snapshot.workload("/".join(entry.key))
-        tree = state.snapshot.tree_of(_queue_of(state, entry, here))
-        capacity = self._capacity(state)
         of_gang = tuple(each.grant.plan for each in plans if here is not None and each.grant.gang_uid == here.uid)
         nodes = self.nodes.inputs(state, here) if here is not None and here.reservation is not None else None
+        tree, capacity = state.snapshot.tree_of(_queue_of(state, entry, here)), self._capacity(state)
         version = state.snapshot.version(tree) if tree is not None else 0
         left = self._left.free if self._left is not None else None
-        others = frozenset(state.remote_copies), left, fingerprint(state, candidates)
-        return entry.request, id(here), version, id(capacity), capacity, others, of_gang, nodes
+        others = frozenset(state.remote_copies), fingerprint(state, candidates)
+        # A capacity is equal to itself only, and compared by that first.
+        return (entry.request, id(here), of_gang, nodes), (version, id(capacity), capacity, left, others)
 
     def _capacity(self, state: PlanningSnapshot) -> Capacity | None:
         """What nodes have free, also where plans do not ask."""
@@ -152,9 +154,10 @@ class FitAnswers:
         entry: OfferedWorkload,
         candidates: Sequence[Candidate],
         plans: Sequence[ActivePlan],
+        present: object,
     ) -> FitAnswer:
         try:
-            return await self._answer(state, entry, candidates, plans)
+            return await self._answer(state, entry, candidates, plans, present)
         except Exception as error:
             log.exception("a Workload of the hub could not be answered", workload="/".join(entry.key))
             return FitAnswer(fit=Fit.UNKNOWN, message=f"internal error: {error!r}"[:200])
@@ -165,6 +168,7 @@ class FitAnswers:
         entry: OfferedWorkload,
         candidates: Sequence[Candidate],
         plans: Sequence[ActivePlan],
+        present: object,
     ) -> FitAnswer:
         observed = self.planning.cluster.workloads.get(*entry.key)
         if observed is not None and not observed.is_remote_copy:
@@ -179,8 +183,14 @@ class FitAnswers:
         gang = here or self._as_copy(entry, state.now)
         if isinstance(gang, str):
             return FitAnswer(fit=Fit.UNKNOWN, message=gang)
+        alike = gang.namespace, gang.queue, gang.shape, gang.invalid_because, present
+        if here is None and (known := next((fit for seen, fit in self._alike if seen == alike), None)) is not None:
+            return known
         question = self._question(state, gang, candidates)
-        return question if isinstance(question, FitAnswer) else await asyncio.to_thread(answer, question)
+        found = question if isinstance(question, FitAnswer) else await asyncio.to_thread(answer, question)
+        if here is None:
+            self._alike.append((alike, found))
+        return found
 
     def _as_copy(self, entry: OfferedWorkload, now: datetime) -> QuotaWorkload | str:
         """The copy that the hub would create, or why it cannot be known."""

@@ -6,12 +6,13 @@ Laws:
   three intervals.
 * Where quota, nodes or verdicts are not known nothing new is said, so that the status expires; `message` says why.
 * What was computed answers the spec that it was computed from (`observedGeneration`), although that may have changed.
+* Of a ClusterOffer that cannot be read nothing is said: its status expires, and a metric and the log say why.
 * Without ClusterOffers, or without their CustomResourceDefinition, nothing is computed.
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, ClassVar, Protocol
@@ -49,6 +50,9 @@ class OfferStore(Protocol):
     def get(self, namespace: str, name: str) -> ClusterOffer | None: ...
 
     def items(self) -> Sequence[ClusterOffer]: ...
+
+    @property
+    def undecodable(self) -> Mapping[tuple[str, str], str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +99,8 @@ class OfferController:
     async def tick(self, now: datetime) -> OfferReport | None:
         """None where there was nothing to say. Raises: KubeError with the reason NotLeading."""
         offers, evaluation = self.offers.items(), self.planning.decisions.evaluation
-        if not offers and self._answered:
-            self.observe(OfferReport(at=now))
+        if not offers and (self._answered or self.offers.undecodable):
+            self.observe(OfferReport(at=now, unknown=self._unreadable()))
         self._answered = {each.metadata.uid: at for each in offers if (at := self._answered.get(each.metadata.uid))}
         at = evaluation.at if evaluation is not None else None
         due = [each for each in offers if at is None or self._answered.get(each.metadata.uid) != at]
@@ -104,8 +108,16 @@ class OfferController:
             return None
         state = await self._look(now)
         report = await (self._tell_unknown(offers, state, now) if isinstance(state, str) else self._offer(due, state))
+        report = replace(report, unknown=report.unknown or self._unreadable())
         self.observe(report)
         return report
+
+    def _unreadable(self) -> str:
+        """Which ClusterOffers cannot be read, and why; empty where all can."""
+        found = [f"ClusterOffer {name} cannot be read: {why}" for (_, name), why in self.offers.undecodable.items()]
+        for each in found:
+            log.warning(each)
+        return "; ".join(found)
 
     async def _look(self, now: datetime) -> PlanningSnapshot | str:
         """What there is to answer from, or why there is not."""

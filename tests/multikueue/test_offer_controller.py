@@ -263,6 +263,18 @@ async def test_who_does_not_lead_any_more_writes_nothing(cluster: SmallCluster) 
         assert await leader.status() == {}
 
 
+async def test_an_offer_that_cannot_be_read_is_not_answered_and_the_others_are(cluster: SmallCluster) -> None:
+    async with leading(cluster, a_world()) as leader:
+        await leader.hub_asks(asks())
+        bad = {"namespace": "team", "name": "bad", "uid": "u", "request": {"podSets": [{"count": "many"}]}}
+        await cluster.create(CLUSTER_OFFER, {"metadata": {"name": "second"}, "spec": {"workloads": [bad]}})
+        await until(lambda: leader.offers.undecodable)
+        await leader.evaluates(0)
+        assert [each["fit"] for each in (await leader.status())["workloads"]] == ["Free"]
+        assert await leader.status("second") == {}
+    assert "ClusterOffer second cannot be read" in leader.reports[-1].unknown
+
+
 async def test_without_offers_nothing_is_computed(cluster: SmallCluster) -> None:
     async with leading(cluster, a_world()) as leader:
         await leader.evaluates(0)

@@ -54,7 +54,8 @@ _HEADS = 3_000
 _FEW = SearchLimits(steps=2_000, questions=4, members=64)
 
 
-def plan_reclaim(request: PlanRequest) -> ReclaimPlan | NoPlan:
+def plan_reclaim(request: PlanRequest, *, is_explained: bool = True) -> ReclaimPlan | NoPlan:
+    """Explained, it says why each victim is needed and what else was tried; that may take as long as to find them."""
     ruled_out = why_not_planned(request)
     if ruled_out is not None:
         return ruled_out
@@ -64,7 +65,7 @@ def plan_reclaim(request: PlanRequest) -> ReclaimPlan | NoPlan:
         return _no_plan(context, *needless)
     found = context.cheapest()
     if found.keys is not None:
-        return _planned(context, found.keys, found)
+        return _planned(context, found.keys, found, is_explained=is_explained)
     unbounded = context.cheapest(is_bounded=False).keys if context.budgets.have_refused else None
     refusal = context.refusal(unbounded) if unbounded is not None else None
     if refusal is not None:
@@ -95,7 +96,7 @@ def _no_plan(
     return NoPlan(gang=context.gang.key, why=why, message=message, budget=budget, alternatives=tried, is_exact=is_exact)
 
 
-def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult) -> ReclaimPlan:
+def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult, *, is_explained: bool) -> ReclaimPlan:
     simulated = context.simulator.of(keys)
     victims = context.victims(keys)
     before, after = context.queue, without(context.tree, keys).queues[context.queue.name]
@@ -115,8 +116,8 @@ def _planned(context: SearchContext, keys: frozenset[str], found: SearchResult) 
         placement=simulated.placement,
         others=simulated.others,
         is_exact=found.is_exact,
-        necessities=necessities_of(context, keys),
-        alternatives=alternatives_to(context, keys, is_exact=found.is_exact),
+        necessities=necessities_of(context, keys) if is_explained else (),
+        alternatives=alternatives_to(context, keys, is_exact=found.is_exact) if is_explained else (),
         cautions=tuple(_cautions(context, simulated)),
     )
 
