@@ -14,8 +14,9 @@ import asyncio
 import logging
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter, process_time
@@ -35,10 +36,14 @@ STORIES = 3
 """Broken runs that are told in full."""
 
 
-def played(seeds: Iterable[int]) -> tuple[list[Any], float]:
-    """What came of these runs, and the seconds of processor time that they took."""
+ADMISSION = "sim.random_runs"
+"""The module that plays a run of admission."""
+
+
+def played(seeds: Iterable[int], module: str = ADMISSION) -> tuple[list[Any], float]:
+    """What came of these runs of that module, and the seconds of processor time that they took."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    play = import_module("sim.random_runs").play
+    play = import_module(module).play
 
     async def all_of_them() -> list[Any]:
         return [await play(seed) for seed in seeds]
@@ -47,15 +52,18 @@ def played(seeds: Iterable[int]) -> tuple[list[Any], float]:
     return asyncio.run(all_of_them()), process_time() - began
 
 
-def shared_out(seeds: range, jobs: int) -> Iterator[tuple[list[Any], float]]:
-    batches = [seeds[at : at + AT_ONCE] for at in range(0, len(seeds), AT_ONCE)]
+def shared_out(
+    seeds: range, jobs: int, module: str = ADMISSION, *, at_once: int = AT_ONCE
+) -> Iterator[tuple[list[Any], float]]:
+    batches = [seeds[at : at + at_once] for at in range(0, len(seeds), at_once)]
+    play = partial(played, module=module)
     if jobs == 1:
-        yield from map(played, batches)
+        yield from map(play, batches)
         return
     # What comes back is unpickled here: its module has to be there.
-    import_module("sim.random_runs")
+    import_module(module)
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(played, batches)
+        yield from pool.map(play, batches)
 
 
 def counted(outcomes: Iterable[Any]) -> Counter[str]:
@@ -81,8 +89,21 @@ def counted(outcomes: Iterable[Any]) -> Counter[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=10_000)
+    play_all(__doc__ or "", runs=10_000, laws="admission", count=counted)
+
+
+def play_all(
+    description: str,
+    *,
+    runs: int,
+    laws: str,
+    count: Callable[[Iterable[Any]], Counter[str]],
+    module: str = ADMISSION,
+    at_once: int = AT_ONCE,
+) -> None:
+    """Plays as many runs of the module as the command line says, and reports. Ends the process."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=runs)
     parser.add_argument("--seed", type=int, default=0, help="of the first run; the others follow by number")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the runs")
     arguments = parser.parse_args()
@@ -93,21 +114,21 @@ def main() -> None:
     seconds, began = 0.0, perf_counter()
     with Progress(console=console, disable=not sys.stdout.isatty()) as progress:
         bar = progress.add_task("runs", total=len(seeds))
-        for outcomes, took in shared_out(seeds, arguments.jobs):
-            counts += counted(outcomes)
+        for outcomes, took in shared_out(seeds, arguments.jobs, module, at_once=at_once):
+            counts += count(outcomes)
             for each in (each for each in outcomes if each.broken):
                 broken.append(each)
                 console.print(f"run {each.seed}: {each.broken}", markup=False, highlight=False)
             seconds += took
             progress.advance(bar, len(outcomes))
-    report(console, counts, broken)
+    report(console, counts, broken, laws)
     each_ms, wall_s = 1000 * seconds / len(seeds), perf_counter() - began
     console.print(f"{each_ms:.0f} ms of processor time a run, {seconds:.0f} s in all, {wall_s:.0f} s by the clock")
     console.print(machine(), highlight=False)
     sys.exit(1 if broken else 0)
 
 
-def report(console: Console, counts: Counter[str], broken: list[Any]) -> None:
+def report(console: Console, counts: Counter[str], broken: list[Any], laws: str) -> None:
     table = Table(show_header=False)
     for name, count in counts.items():
         table.add_row(name, f"{count:,}")
@@ -115,7 +136,7 @@ def report(console: Console, counts: Counter[str], broken: list[Any]) -> None:
     for each in broken[:STORIES]:
         console.print(str(each), markup=False, highlight=False)
     verdict = f"broken in {len(broken)}" if broken else "held in all"
-    console.print(f"laws of admission: {verdict} of {counts['runs']:,} runs")
+    console.print(f"laws of {laws}: {verdict} of {counts['runs']:,} runs")
 
 
 if __name__ == "__main__":

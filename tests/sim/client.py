@@ -42,6 +42,7 @@ class SimClient:
         self._sorted: dict[Resource, list[Json]] = {}
         self._listeners: dict[Resource, list[Callable[[], None]]] = {}
         self._revision = 0
+        self._removals = 0
         self._uids = 0
         self._pods = 0
 
@@ -204,12 +205,13 @@ class SimClient:
     def remove(self, resource: Resource, namespace: str, name: str) -> None:
         """The object is gone, whatever finalizers it has."""
         del self._objects[resource][(namespace, name)]
+        self._removals += 1
         self._changed(resource)
 
     @property
     def revision(self) -> tuple[int, int]:
         """Another one after every change."""
-        return self._revision, sum(len(each) for each in self._objects.values())
+        return self._revision, self._removals
 
     def collect_garbage(self) -> None:
         """What is owned by objects that are gone, goes."""

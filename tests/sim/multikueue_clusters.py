@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 from scaler_sandbox.client import Client
-from scaler_sandbox.conditions import has, reason_of
+from scaler_sandbox.conditions import has, reason_of, timestamp
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.kueue import Kueue, KueueConfig
 from scaler_sandbox.kueue.jobs import MULTIKUEUE
@@ -44,10 +44,19 @@ EXTERNAL = HubConfig(dispatcher=Dispatcher.EXTERNAL, remedy=Remedy.POLICY)
 
 
 class MemberCluster:
-    """One cluster: its objects, its Kueue and its Jobs."""
+    """One cluster: its objects, its Kueue and its Jobs. Its clock may differ from that of the hub."""
 
-    def __init__(self, gpus: int, config: HubConfig, *, checks: tuple[str, ...] = (), **queue: Any) -> None:
+    def __init__(
+        self,
+        gpus: int,
+        config: HubConfig,
+        *,
+        checks: tuple[str, ...] = (),
+        ahead: timedelta = timedelta(0),
+        **queue: Any,
+    ) -> None:
         self.client = SimClient()
+        self.client.now += ahead
         self.client.admission = WorkloadAdmission(config)
         self._config = KueueConfig(hub=config)
         self._ends: dict[str, datetime] = {}
@@ -62,27 +71,36 @@ class MemberCluster:
         """Kueue anew, with nothing in memory."""
         client = cast(Client, self.client)
         self.controllers = (Kueue(client, self._config), JobController(client))
+        self._due: dict[int, datetime | None] = {}
+        self._seen: object = None
 
     async def step(self) -> None:
-        """What follows from what is there, once."""
-        for controller in self.controllers:
-            await controller.tick(self.client.now)
+        """What follows from what is there, once. Nothing is done where nothing has changed and nothing is due."""
+        if self._seen == self.client.revision and not self._is_due():
+            return
+        self._seen = self.client.revision
+        for number, controller in enumerate(self.controllers):
+            self._due[number] = await controller.tick(self.client.now)
         self.client.collect_garbage()
         self._run_pods()
 
+    def _is_due(self) -> bool:
+        times = [*self._due.values(), *self._ends.values()]
+        return any(each is not None and each <= self.client.now for each in times)
+
     def _run_pods(self) -> None:
+        now = self.client.now
         for pod in self.client.all(POD):
             namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
             if pod["metadata"].get("deletionTimestamp"):
-                ends = self._ends.setdefault(pod["metadata"]["uid"], self.client.now + timedelta(seconds=1))
-                if self.client.now >= ends:
+                if now >= self._ends.setdefault(pod["metadata"]["uid"], now + timedelta(seconds=1)):
                     self.client.remove(POD, namespace, name)
+                    del self._ends[pod["metadata"]["uid"]]
             elif pod["status"]["phase"] == "Pending":
-                ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
                 self.client.change(POD, namespace, name, {"spec": {"nodeName": "node-a"}})
-                self.client.change(POD, namespace, name, {"status": ready}, "status")
+                self.client.change(POD, namespace, name, {"status": _running(now)}, "status")
 
-    # -------------------------------------------------------------------------------------------------------- looking
+    # ---------------------------------------------------------------------------------------------------------- looking
 
     def workload(self, of_job: str) -> Json | None:
         """The Workload of the job, or the copy of its Workload, by its name."""
@@ -112,6 +130,15 @@ class MemberCluster:
         )
 
 
+def _running(now: datetime) -> Json:
+    state = {"running": {"startedAt": timestamp(now)}}
+    return {
+        "phase": "Running",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [{"name": "main", "ready": True, "state": state}],
+    }
+
+
 class DispatchedClusters:
     """A hub and its workers."""
 
@@ -122,12 +149,15 @@ class DispatchedClusters:
         hub: int = 100,
         config: HubConfig = HubConfig(),  # noqa: B008 (immutable)
         checks: Sequence[str] = (),
+        ahead: Mapping[str, timedelta] | None = None,
         **queue: Any,
     ) -> None:
-        """`workers`: GPUs of quota by name. `checks` are further AdmissionChecks on the hub, of somebody else."""
+        """`workers`: GPUs of quota by name, `ahead` by how much their clocks are, `queue` more of their ClusterQueues.
+        `checks` are further AdmissionChecks on the hub, of somebody else."""
         self.config = config
         self.hub = MemberCluster(hub, config, checks=(CHECK, *checks))
-        self.workers = {name: MemberCluster(gpus, config, **queue) for name, gpus in workers.items()}
+        apart = {name: (ahead or {}).get(name, timedelta(0)) for name in workers}
+        self.workers = {name: MemberCluster(gpus, config, ahead=apart[name], **queue) for name, gpus in workers.items()}
         self.links = GivenWorkers({name: cast(Client, each.client) for name, each in self.workers.items()})
         parameters = {"apiGroup": "kueue.x-k8s.io", "kind": MULTIKUEUE_CONFIG.kind, "name": "workers"}
         add = self.hub.client.add
@@ -148,6 +178,8 @@ class DispatchedClusters:
     def start_dispatching(self) -> None:
         """MultiKueue anew, with nothing in memory."""
         self.multikueue = MultiKueue(cast(Client, self.hub.client), self.links, self.config)
+        self._seen: object = None
+        self._due: datetime | None = None
 
     @property
     def members(self) -> list[MemberCluster]:
@@ -157,25 +189,31 @@ class DispatchedClusters:
     def now(self) -> datetime:
         return self.hub.client.now
 
-    # ----------------------------------------------------------------------------------------------------------- time
+    # ------------------------------------------------------------------------------------------------------------- time
 
-    async def passes(self, seconds: float = 0.0) -> None:
+    async def passes(self, seconds: float = 0.0, *, step: timedelta = STEP) -> None:
         """Time passes in steps, and all that follows from it happens."""
         await self.settle()
-        for _ in range(round(seconds / STEP.total_seconds())):
+        for _ in range(round(seconds / step.total_seconds())):
             for each in self.members:
-                each.client.now += STEP
+                each.client.now += step
             await self.settle()
 
     async def settle(self) -> None:
+        """All that follows from what is there happens."""
         for _ in range(100):
-            before = [each.client.revision for each in self.members]
-            await self.multikueue.tick(self.now)
+            before = self._state
+            if before != self._seen or (self._due is not None and self._due <= self.now):
+                self._seen, self._due = before, await self.multikueue.tick(self.now)
             for each in self.members:
                 await each.step()
-            if [each.client.revision for each in self.members] == before:
+            if self._state == before:
                 return
         raise AssertionError("the clusters never come to rest")
+
+    @property
+    def _state(self) -> object:
+        return [each.client.revision for each in self.members], tuple(self.links.lost)
 
     # ------------------------------------------------------------------------------------------------------- happenings
 
@@ -201,7 +239,7 @@ class DispatchedClusters:
         member = self.workers[at] if at else self.hub
         member.client.remove(JOB, "ns", name)
 
-    # -------------------------------------------------------------------------------------------------------- looking
+    # ---------------------------------------------------------------------------------------------------------- looking
 
     def on_hub(self, name: str) -> Json:
         return self.hub.existing(name)
