@@ -30,6 +30,7 @@ from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_OFFER,
     CLUSTER_QUEUE,
+    EVENT,
     JOB,
     MULTIKUEUE_CLUSTER,
     MULTIKUEUE_CONFIG,
@@ -185,6 +186,16 @@ class Clusters:
     def pods(self, name: str) -> list[Json]:
         """Its pods on all workers that have not ended."""
         return [pod for flow in self.workers.values() for pod in flow.pods(name)]
+
+    async def events(self, name: str, reason: str) -> str:
+        """The messages of the Events with that reason of the hub's Workload."""
+        workload = self.hub.workload(name)["metadata"].get("uid", "")
+        found = await self.hub.sandbox.read_all(EVENT, self.run)
+        return "\n".join(
+            each["message"]
+            for each in found
+            if each["reason"] == reason and each["involvedObject"].get("uid") == workload
+        )
 
     def is_connected(self, worker: str) -> bool:
         """Whether Kueue on the hub reaches the worker."""
