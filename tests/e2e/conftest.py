@@ -74,7 +74,8 @@ def start_flow(cluster: RealCluster | None, tmp_path: Path) -> StartFlow:
 async def clusters(request: pytest.FixtureRequest, cluster: RealCluster | None) -> AsyncIterator[RealClusters | None]:
     """The real hub and its workers, for this test alone; None for the embedded ones."""
     if cluster is None:
-        pytest.skip("the embedded clusters have no MultiKueue")
+        yield None
+        return
     paths = [Path(each) for each in request.config.getoption("worker_kubeconfig")]
     if len(paths) < len(_WORKERS):
         pytest.skip("run by `pytest tests/e2e --kubeconfig HUB --worker-kubeconfig W1 --worker-kubeconfig W2`")

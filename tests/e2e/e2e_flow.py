@@ -30,6 +30,8 @@ from scaler_sandbox.fleet import FleetConfig, Machine
 from scaler_sandbox.job_manifests import admission_checks
 from scaler_sandbox.kubelet import KubeletTiming
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
+from scaler_sandbox.kueue import KueueConfig
+from scaler_sandbox.kueue.nominations import Dispatcher, HubConfig
 from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
@@ -82,6 +84,8 @@ class Flow:
     scaler: Process
     cluster: RealCluster | None
     """None: the embedded one."""
+    kubeconfig: Path
+    """Of an administrator."""
     api: KubeTransport
     unschedulable: set[str] = field(default_factory=set)
     """Jobs that had a pod which fits on no node."""
@@ -420,6 +424,7 @@ async def open_flow(
     run: str,
     *,
     scenario: Scenario | None = None,
+    is_hub: bool = False,
     follows: Sequence[Resource] = (),
     **sections: Any,
 ) -> AsyncIterator[Flow]:
@@ -428,7 +433,7 @@ async def open_flow(
     There are no nodes and no queues yet. Removes everything from a real cluster at the end.
     """
     async with AsyncExitStack() as exits:
-        config = _config(run, cluster, scenario)
+        config = _config(run, cluster, scenario, is_hub=is_hub)
         sandbox = Sandbox(replace(config, follows=(*config.follows, *follows)))
         await exits.enter_async_context(sandbox)
         path = folder / "kubeconfig"
@@ -443,7 +448,7 @@ async def open_flow(
         settings.write_text(json.dumps(document), encoding="utf-8")
         process = Process(folder / "scaler.log", "run", "--config", str(settings))
         scaler = await exits.enter_async_context(process)
-        flow = Flow(run=run, sandbox=sandbox, scaler=scaler, api=api, cluster=cluster, exits=exits)
+        flow = Flow(run=run, sandbox=sandbox, scaler=scaler, api=api, cluster=cluster, kubeconfig=path, exits=exits)
         exits.push_async_callback(cancel, asyncio.create_task(flow.observe()))
         yield flow
 
@@ -466,7 +471,11 @@ async def _set_up(flow: Flow, setup: FlowSetup) -> None:
         await flow.wait_until(lambda: sandbox.condition(CLUSTER_QUEUE, "", run, "Active"), "an active ClusterQueue")
 
 
-def _config(run: str, cluster: RealCluster | None, scenario: Scenario | None) -> SandboxConfig:
+_HUB_PARTS = frozenset({Component.KUEUE, Component.JOBS, Component.KEDA, Component.MULTIKUEUE})
+_EXTERNAL = KueueConfig(hub=HubConfig(dispatcher=Dispatcher.EXTERNAL))
+
+
+def _config(run: str, cluster: RealCluster | None, scenario: Scenario | None, *, is_hub: bool = False) -> SandboxConfig:
     base = replace(
         SandboxConfig.fast(),
         fleet=FleetConfig(nodes={}, collect_seconds=_COLLECT_SECONDS),
@@ -475,7 +484,7 @@ def _config(run: str, cluster: RealCluster | None, scenario: Scenario | None) ->
         follows=_FOLLOWED,
     )
     if cluster is None:
-        return base
+        return replace(base, parts=_HUB_PARTS, kueue=_EXTERNAL) if is_hub else base
     ray = {Component.RAY_CLUSTERS, Component.RAY_JOBS} if cluster.has_ray else set()
     return replace(
         base,

@@ -22,14 +22,18 @@ import e2e.e2e_multikueue_manifests as made
 from e2e.e2e_cluster import RealCluster, items
 from e2e.e2e_flow import WAIT_SECONDS, Flow, cancel, clean_up, new_run, open_flow
 from e2e.e2e_manifests import RUN_LABEL, Json
+from scaler_sandbox import job_manifests
 from scaler_sandbox.conditions import make
-from scaler_sandbox.job_manifests import admission_checks
+from scaler_sandbox.kueue.nominations import Dispatcher, HubConfig, Remedy
+from scaler_sandbox.multikueue.webhook import WorkloadAdmission
+from scaler_sandbox.sandbox import KUEUE_NAMESPACE
 
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_OFFER,
     CLUSTER_QUEUE,
+    EVENT,
     JOB,
     MULTIKUEUE_CLUSTER,
     MULTIKUEUE_CONFIG,
@@ -108,7 +112,7 @@ class Clusters:
         await sandbox.apply(check)
         active = make("Active", "True", "Active", "set by the suite", now=datetime.now(UTC))
         await sandbox.patch(ADMISSION_CHECK, "", name, {"status": {"conditions": [active]}}, "status")
-        await sandbox.patch(CLUSTER_QUEUE, "", self.run, {"spec": admission_checks([name])})
+        await sandbox.patch(CLUSTER_QUEUE, "", self.run, {"spec": job_manifests.admission_checks([name])})
         await self.wait_until(
             lambda: sandbox.condition(CLUSTER_QUEUE, "", self.run, "Active"), "an active ClusterQueue"
         )
@@ -146,17 +150,41 @@ class Clusters:
     @asynccontextmanager
     async def without_policy(self) -> AsyncIterator[None]:
         """As long as this lasts Kueue's policy is not for the run's namespace."""
+        if self.hub.cluster is None:
+            self._embed_policy(Remedy.NONE)
+            yield
+            self._embed_policy(Remedy.POLICY)
+            return
         found = await items(self.hub.api, made.MUTATING_POLICY_BINDING)
         [binding] = [each for each in found if made.CLEARS_NOMINATIONS in each["metadata"]["name"]]
         path = made.MUTATING_POLICY_BINDING.path("", binding["metadata"]["name"])
         before = binding["spec"].get("matchResources")
         await self.hub.api.patch(path, {"spec": made.not_for(self.run)})
         try:
+            await self._wait_without_policy()
             yield
         finally:
             await self.hub.api.patch(path, {"spec": {"matchResources": None}})
             if before:
                 await self.hub.api.patch(path, {"spec": {"matchResources": before}})
+
+    async def _wait_without_policy(self) -> None:
+        """The API server takes a second to follow a change of its policies. They can be told by a dry run."""
+        probe, both = made.probe(self.run), {"nominatedClusterNames": ["x"], "clusterName": "x"}
+        await self.hub.sandbox.apply(probe)
+        path = WORKLOAD.path(self.run, probe["metadata"]["name"], "status")
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                try:
+                    await self.hub.api.patch(path, {"status": both}, dry_run=True)
+                except KubeError as error:
+                    if "mutually exclusive" in str(error):
+                        return
+                await asyncio.sleep(0.2)
+
+    def _embed_policy(self, remedy: Remedy) -> None:
+        config = HubConfig(dispatcher=Dispatcher.EXTERNAL, remedy=remedy)
+        self.hub.sandbox.api.admit(WORKLOAD.qualified_name, WorkloadAdmission(config))
 
     # ------------------------------------------------------------------------------------------------------------ state
 
@@ -185,6 +213,16 @@ class Clusters:
     def pods(self, name: str) -> list[Json]:
         """Its pods on all workers that have not ended."""
         return [pod for flow in self.workers.values() for pod in flow.pods(name)]
+
+    async def events(self, name: str, reason: str) -> str:
+        """The messages of the Events with that reason of the hub's Workload."""
+        workload = self.hub.workload(name)["metadata"].get("uid", "")
+        found = await self.hub.sandbox.read_all(EVENT, self.run)
+        return "\n".join(
+            each["message"]
+            for each in found
+            if each["reason"] == reason and each["involvedObject"].get("uid") == workload
+        )
 
     def is_connected(self, worker: str) -> bool:
         """Whether Kueue on the hub reaches the worker."""
@@ -352,7 +390,7 @@ async def run_clusters(folder: Path, real: RealClusters | None, setup: ClustersS
         for name, flow in workers.items():
             await _set_up_worker(flow, setup, name)
         sections = {"components": [*setup.components], "multiKueue": _multikueue_settings(run, real, setup)}
-        hub = await _open(exits, folder / "hub", real and real.hub, run, **sections)
+        hub = await _open(exits, folder / "hub", real and real.hub, run, is_hub=True, **sections)
         clusters = Clusters(hub=hub, workers=workers)
         if real is not None:
             exits.push_async_callback(_clean_up, clusters)
@@ -392,6 +430,8 @@ async def _set_up_worker(flow: Flow, setup: ClustersSetup, name: str) -> None:
 async def _set_up_hub(clusters: Clusters, setup: ClustersSetup) -> None:
     """Connects the workers and creates the queue; returns once all programs and Kueue have seen everything."""
     hub, run = clusters.hub, clusters.run
+    if hub.cluster is None:
+        await hub.sandbox.apply(job_manifests.namespace(KUEUE_NAMESPACE))
     for name, flow in clusters.workers.items():
         config = await _hub_kubeconfig(flow)
         await hub.sandbox.apply(made.secret(run, _kueue_namespace(hub), name, config))
@@ -409,11 +449,9 @@ async def _set_up_hub(clusters: Clusters, setup: ClustersSetup) -> None:
 
 async def _hub_kubeconfig(worker: Flow) -> str:
     """With which the hub's Kueue, and so its dispatcher, reach the worker."""
-    assert worker.cluster is not None
     token = await worker.sandbox.token_of(worker.run, made.hub_user(worker.run))
-    return made.kubeconfig_for(worker.cluster.kubeconfig, token)
+    return made.kubeconfig_for(worker.kubeconfig, token)
 
 
 def _kueue_namespace(hub: Flow) -> str:
-    assert hub.cluster is not None
-    return hub.cluster.kueue_namespace
+    return hub.cluster.kueue_namespace if hub.cluster is not None else KUEUE_NAMESPACE

@@ -22,6 +22,7 @@ from scaler.kube.objects.resources import (
     MULTIKUEUE_CONFIG,
     PLACEMENT_DECISION,
     SECRET,
+    WORKLOAD,
     Resource,
 )
 
@@ -135,8 +136,8 @@ def secret_name(run: str, worker: str) -> str:
 
 
 def secret(run: str, namespace: str, worker: str, kubeconfig: str) -> Json:
-    name = secret_name(run, worker)
-    return labelled(run, made.manifest(SECRET, name, namespace, stringData={"kubeconfig": kubeconfig}))
+    data = {"kubeconfig": base64.b64encode(kubeconfig.encode()).decode()}
+    return labelled(run, made.manifest(SECRET, secret_name(run, worker), namespace, data=data))
 
 
 def multikueue(run: str, workers: Iterable[str]) -> list[Json]:
@@ -183,6 +184,13 @@ def not_for(run: str) -> Json:
     """The part of a policy binding's `spec` by which the policy is not for objects in the run's namespace."""
     selector = {"matchExpressions": [{"key": RUN_LABEL, "operator": "NotIn", "values": [run]}]}
     return {"matchResources": {"namespaceSelector": selector}}
+
+
+def probe(run: str) -> Json:
+    """A Workload of no queue, with which nothing happens."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "python:3"}]}
+    pod_sets = [{"name": "main", "count": 1, "template": {"spec": pod}}]
+    return labelled(run, made.manifest(WORKLOAD, "probe", run, spec={"active": False, "podSets": pod_sets}))
 
 
 def now() -> str:

@@ -6,6 +6,7 @@ from e2e.e2e_multikueue import Clusters, StartClusters
 GANG = {"pods": 4, "gpus": 1}
 
 
+@pytest.mark.cluster
 async def test_of_two_workers_with_an_idle_workload_one_suspends_it_and_runs_the_gang(
     start_clusters: StartClusters,
 ) -> None:
@@ -47,6 +48,7 @@ async def test_without_permission_no_worker_suspends_for_a_gang_that_is_nominate
 # -------------------------------------------------------------------------------------------------------- nominations
 
 
+@pytest.mark.cluster
 async def test_a_gang_is_nominated_once_for_the_worker_with_room_and_is_admitted_there(
     start_clusters: StartClusters,
 ) -> None:

@@ -1,7 +1,9 @@
 """Which workers may take a gang: those of the MultiKueueConfig that the Placement has, and that the hub reaches."""
 
 import pytest
+from e2e.e2e_manifests import Json
 from e2e.e2e_multikueue import StartClusters
+from scaler_sandbox.conditions import has
 
 GANG = {"pods": 4, "gpus": 1}
 
@@ -46,8 +48,8 @@ async def test_nothing_is_nominated_where_kueue_could_not_take_the_nomination_ba
             await clusters.hub.submit_job("gang", **GANG)
             await clusters.wait_until(lambda: clusters.hub.has_condition("gang", "QuotaReserved"), "quota for the gang")
             await clusters.assert_stays(lambda: not clusters.nominations["gang"], "nothing is nominated", seconds=8)
-            assert "clear-nominated-cluster-names" in clusters.hub.scaler.log()
-        await clusters.wait_until_runs("gang")
+            assert "clear-nominated-cluster-names" in await clusters.events("gang", "NotNominated")
+        await clusters.wait_until_runs("gang", within=120)
 
 
 @pytest.mark.cluster
@@ -60,13 +62,18 @@ async def test_a_gang_of_a_worker_that_is_lost_goes_elsewhere_after_the_patience
             await clusters.fill(worker, "idle", gpus=4, is_idle=True)
         await clusters.stop_admitting("w1")
         await clusters.hub.submit_job("gang", **GANG)
-        await clusters.wait_until(lambda: clusters.permits("gang") == ("w1",), "the permission of w1")
+        await clusters.wait_until(lambda: has_quota(clusters.copy("gang", "w1")), "quota for the gang on w1")
+        await clusters.wait_until(lambda: clusters.suspended == {"w1": {"idle"}}, "the phase of the idle Job")
         await clusters.lose("w1")
         await clusters.wait_until_runs("gang", on="w2", within=90)
         assert clusters.nominations["gang"] == [("w1",), ("w2",), ()]
         await clusters.find_again("w1")
         await clusters.wait_until(lambda: clusters.copy("gang", "w1") is None, "the copy on w1 to be removed")
         await clusters.wait_until(lambda: not clusters.asked("gang", "w1").get("reclaim"), "the permission to end")
+
+
+def has_quota(copy: Json | None) -> bool:
+    return copy is not None and has(copy, "QuotaReserved")
 
 
 @pytest.mark.cluster
