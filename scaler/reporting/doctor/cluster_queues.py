@@ -234,7 +234,8 @@ def _of_freed_quota(
             f"{refused if is_refused else taken}",
             "set spec.queueingStrategy to StrictFIFO",
         )
-    is_guarded = any(is_ours(check) for check, _ in checks) or _may_have_more_checks(queue, facts)
+    is_dispatched = any(check.spec.controller_name == MULTIKUEUE for check, _ in checks)  # its pods run elsewhere
+    is_guarded = is_dispatched or any(is_ours(check) for check, _ in checks) or _may_have_more_checks(queue, facts)
     if scaled and not is_guarded:
         yield about.warn(
             "Unguarded",
