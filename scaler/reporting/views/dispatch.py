@@ -1,4 +1,4 @@
-"""Which Workloads of a hub wait for a cluster, what does each cluster answer, and what is done? For people and programs."""
+"""Which Workloads of a hub wait for a cluster, what does each cluster answer, and what is done?"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
