@@ -64,6 +64,13 @@ class DispatchReport:
     nominated: tuple[WorkloadDispatch, ...] = ()
     """Those whose nomination was written."""
 
+    @property
+    def stopped_because(self) -> str:
+        """Why no clusters are nominated; empty where they are, or nothing waits for one."""
+        if self.plan is None:
+            return "NotSynced"
+        return str(self.preflight.result) if self.plan.workloads and not self.preflight.is_passed else ""
+
 
 def nothing_judged() -> JudgedWorkloads:
     """No Workload that runs on a worker is judged."""
@@ -86,6 +93,8 @@ class Dispatcher:
     observe: Callable[[DispatchReport], None] = lambda _: None
     clock: Clock = SYSTEM_CLOCK
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+    last: DispatchReport | None = field(default=None, init=False)
+    """The report of the last tick."""
     _preflight: Preflight = field(default=NOT_TRIED, init=False)
     _checked_at: datetime | None = field(default=None, init=False)
     _written: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
@@ -111,7 +120,7 @@ class Dispatcher:
 
     async def tick(self, now: datetime) -> DispatchReport:
         """Raises: KubeError with the reason NotLeading."""
-        report = await self._tick(now)
+        report = self.last = await self._tick(now)
         self.observe(report)
         return report
 
