@@ -43,7 +43,7 @@ from scaler.kube.reflector import Reflector
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
 from scaler.multikueue.copy_verdicts import CopyVerdicts, longest_window
-from scaler.multikueue.fit_answers import FitAnswers
+from scaler.multikueue.fit_answers import LONGEST_PATIENCE, FitAnswers
 from scaler.multikueue.offer_controller import OfferController
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
@@ -190,6 +190,8 @@ class Wiring:
                 nodes=NodeShortage(planning=self.planner, admission=self.admission),
                 checks_with_reuse=lambda: checks_with_reuse(shared.quota.checks.items(), shared.policies),
                 is_due=is_due,
+                # A tick is followed by a rest twice as long, and what it says is valid for three intervals.
+                patience=min(LONGEST_PATIENCE, self._settings.evaluation.interval / 3),
             ),
             verdicts=CopyVerdicts(evaluator=self.evaluator, cluster=self.cluster),
             interval=self._settings.evaluation.interval,

@@ -42,7 +42,7 @@ from scaler.reclaim.transitions import GangState
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = timedelta(seconds=4)
+LONGEST_PATIENCE = timedelta(seconds=4)
 _MOST_PODS = 100_000
 """Of one PodSet: far more than any cluster runs."""
 _NOT_YET = FitAnswer(fit=Fit.UNKNOWN, message="not computed yet for the present state")
@@ -67,7 +67,7 @@ class FitAnswers:
     """The AdmissionChecks for which idle workloads are suspended where a gang with quota lacks nodes."""
     is_due: Callable[[str, datetime], bool] = lambda _name, _now: True
     """Whether the ScalableWorkload of that name may be part of a plan at that moment."""
-    patience: timedelta = _PATIENCE
+    patience: timedelta = LONGEST_PATIENCE
     _known: dict[EntryKey, tuple[object, FitAnswer]] = field(default_factory=dict, init=False)
     """With what each rests on."""
     _left: Capacity | None = field(default=None, init=False)

@@ -13,7 +13,7 @@ Laws:
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any, ClassVar, Protocol
 
@@ -24,7 +24,6 @@ from scaler.clock import Turns, every
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.verdict import Unknown
-from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterQueueOffer, OfferedWorkload, WorkloadOffer
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.multikueue.copy_verdicts import CopyVerdicts
@@ -40,6 +39,7 @@ from scaler.suspension.reconciler import is_conflict
 log = structlog.get_logger(__name__)
 
 _REST = timedelta(seconds=1)
+"""At most, or a quarter of the interval: after it the own write has been heard of."""
 _VALID_INTERVALS = 3
 _LONGEST_MESSAGE = 1024
 
@@ -90,7 +90,7 @@ class OfferController:
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and after evaluations."""
-        await every(self.interval, self.tick, self._wake, name=self.name, rest=_REST)
+        await every(self.interval, self.tick, self._wake, name=self.name, rest=min(_REST, self.interval / 4))
 
     def wake(self) -> None:
         """There is a new evaluation."""
@@ -158,8 +158,8 @@ class OfferController:
     ) -> dict[str, Any]:
         return {
             "observedGeneration": offer.metadata.generation,
-            "observedAt": stamp(state.now),
-            "validUntil": stamp(state.now + _VALID_INTERVALS * self.interval),
+            "observedAt": _instant(state.now),
+            "validUntil": _instant(state.now + _VALID_INTERVALS * self.interval),
             "message": None,
             "clusterQueues": msgspec.to_builtins(cluster_queues),
             "workloads": [msgspec.json.decode(msgspec.json.encode(each)) for each in workloads],
@@ -213,6 +213,11 @@ class OfferController:
             tell("ClusterOffer not answered; the next tick does", name=offer.metadata.name, error=str(error))
             return False
         return True
+
+
+def _instant(at: datetime) -> str:
+    """With milliseconds: how long a status holds is the difference of two, and intervals may be short."""
+    return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _said(

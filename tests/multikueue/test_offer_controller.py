@@ -114,7 +114,7 @@ async def test_the_whole_status_is_written(cluster: SmallCluster) -> None:
         await leader.evaluates(30)
         status = await leader.status()
     assert status["observedGeneration"] == 1
-    assert (status["observedAt"], status["validUntil"]) == ("2026-12-01T12:00:30Z", "2026-12-01T12:02:00Z")
+    assert (status["observedAt"], status["validUntil"]) == ("2026-12-01T12:00:30.000Z", "2026-12-01T12:02:00.000Z")
     assert status["clusterQueues"] == [
         {
             "name": "a",
@@ -149,7 +149,7 @@ async def test_once_per_evaluation_and_not_without_one(cluster: SmallCluster) ->
             await leader.ticks(seconds)
         assert await leader.revision() == before
         await leader.evaluates(30)
-        assert (await leader.status())["observedAt"] == "2026-12-01T12:00:30Z"
+        assert (await leader.status())["observedAt"] == "2026-12-01T12:00:30.000Z"
     assert [each.written for each in leader.reports] == [1, 1]
 
 
@@ -250,7 +250,7 @@ async def test_a_conflict_is_looked_at_again_at_the_next_tick(cluster: SmallClus
             await leader.evaluates(0)
         assert await leader.status() == {}
         await leader.ticks(1)
-        assert (await leader.status())["observedAt"] == "2026-12-01T12:00:01Z"
+        assert (await leader.status())["observedAt"] == "2026-12-01T12:00:01.000Z"
 
 
 async def test_who_does_not_lead_any_more_writes_nothing(cluster: SmallCluster) -> None:
