@@ -45,7 +45,8 @@ def contents() -> Iterator[tuple[Path, str]]:
 
 def permissions() -> str:
     """The roles, of the one list of what the program needs."""
-    roles: dict[str, list[Json]] = {"observe": [], "enforce": [], "lease": [], "tokens": []}
+    names = ("observe", "enforce", "lease", "tokens", "dispatcher", "kubeconfigs")
+    roles: dict[str, list[Json]] = {name: [] for name in names}
     for need in REQUIRED_RULES:
         for verbs, role in _split(need):
             roles[role] += _entries(need, verbs)
@@ -60,13 +61,17 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
+_OPTIONAL_ROLES = {RuleUser.TOKENS: "tokens", RuleUser.DISPATCHER: "dispatcher", RuleUser.SCORES: "dispatcher"}
+"""Roles of their own, which are bound only where settings turn on what needs them."""
+
+
 def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
     """Which of its verbs go to which role: all replicas read copies, the leader the rest, and it writes."""
     if need.in_lease_namespace:
         yield list(need.verbs), "lease"
         return
-    if need.part is RuleUser.TOKENS:
-        yield list(need.verbs), "tokens"
+    if (role := _OPTIONAL_ROLES.get(need.part)) is not None:
+        yield list(need.verbs), "kubeconfigs" if need.in_kueue_namespace else role
         return
     are_policies = all(each.resource in (kinds.IDLE_POLICY, kinds.CLUSTER_IDLE_POLICY) for each in need.on)
     if need.part in (RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES) and not are_policies:

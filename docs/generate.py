@@ -84,7 +84,8 @@ def objects_of(rule: RequiredRule) -> str:
     if rule.on_targets:
         slash = f"`/{rule.subresource_of_targets}` of " if rule.subresource_of_targets else ""
         names.append(f"{slash}the kinds that are scaled (deployments.apps, …)")
-    return ", ".join(names) + (" in the Lease's namespace" if rule.in_lease_namespace else "")
+    places = {"the Lease's": rule.in_lease_namespace, "Kueue's": rule.in_kueue_namespace}
+    return ", ".join(names) + "".join(f" in {whose} namespace" for whose, is_there in places.items() if is_there)
 
 
 def metrics() -> str:

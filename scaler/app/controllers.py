@@ -25,6 +25,7 @@ from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.multikueue.dispatch.controller import Dispatcher
 from scaler.multikueue.offer_controller import OfferController
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
@@ -191,18 +192,20 @@ class Leadership:
         self._elector: LeaderElector | None = None
         self.controllers: LeaderControllers | None = None
         """None unless this process reconciles, and before `run`."""
+        self.dispatcher: Dispatcher | None = None
+        """None unless this process dispatches, and before `run`."""
         if not self.has_lease:
             sink.metrics.show_no_leader()
 
     @property
     def has_lease(self) -> bool:
         """Whether there is a Lease to hold: for reconciling, or for the metrics of the cluster alone."""
-        return self._is_reconciling or self._takes_turns
+        return self._settings.writes or self._takes_turns
 
     async def run(self) -> None:
         """Lead whenever it is this replica's turn, until cancelled."""
-        if self._is_reconciling:
-            await self._reconcile()
+        if self._settings.writes:
+            await self._lead()
         else:
             await self._candidate().run(asyncio.Event().wait)
 
@@ -214,7 +217,7 @@ class Leadership:
         match self._settings.metrics.fleet:
             case FleetReporter.ALWAYS:
                 return True
-            case None if not self._is_reconciling and not self._takes_turns:
+            case None if not self.has_lease:
                 return True
         return self._elector is not None and self._elector.is_leader
 
@@ -223,10 +226,6 @@ class Leadership:
             suspension = self.controllers.suspension
             keys = {("Waiting",): suspension.waiting, ("Failing",): suspension.failing}
             set_series(self._sink.metrics.reconcile_queue_keys, keys)
-
-    @property
-    def _is_reconciling(self) -> bool:
-        return "reconciler" in self._settings.components
 
     @property
     def _takes_turns(self) -> bool:
@@ -257,18 +256,29 @@ class Leadership:
         self._elector = elector
         return elector
 
-    async def _reconcile(self) -> None:
+    async def _lead(self) -> None:
         elector, wiring = self._candidate(), self._wiring
         lost = self._sink.metrics.events_lost_total.inc
         recorder = EventRecorder(wiring.transport, instance=elector.identity, lost=lost)
         api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader)
-        controllers = self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
+        if "reconciler" in self._settings.components:
+            self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
+        if wiring.hub is not None:
+            wiring.hub.connections.is_leader = lambda: elector.is_leader
+            self.dispatcher = wiring.hub.dispatcher(api, recorder, self._sink)
         recording = asyncio.create_task(recorder.run(), name="events")
         try:
-            await elector.run(controllers.run)
+            await elector.run(self._run_controllers)
         finally:
             await recorder.drain(2.0)
             recording.cancel()
+
+    async def _run_controllers(self) -> None:
+        """While this replica leads."""
+        async with asyncio.TaskGroup() as tasks:
+            for each in (self.controllers, self.dispatcher):
+                if each is not None:
+                    tasks.create_task(each.run(), name="leading")
 
 
 def pod_namespace(*, has_kubeconfig: bool) -> str:

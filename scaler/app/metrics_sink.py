@@ -14,6 +14,8 @@ from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
 from scaler.kube.api_requests import ApiRequest
+from scaler.multikueue.dispatch.controller import DispatchReport
+from scaler.multikueue.dispatch.nomination import KeepNomination
 from scaler.multikueue.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
@@ -97,6 +99,22 @@ class MetricsSink:
         set_series(metrics.judged_workloads, Counter((each.verdict,) for each in report.verdicts))
         if report.written:
             metrics.offer_answered_timestamp_seconds.set(report.at.timestamp())
+
+    def dispatched(self, report: DispatchReport) -> None:
+        """What the hub of MultiKueue has done with Workloads that wait for a cluster."""
+        metrics, plan = self.metrics, report.plan
+        set_series(metrics.dispatcher_stopped, {(report.stopped_because,): 1} if report.stopped_because else {})
+        if plan is None:
+            log.debug("nothing is dispatched", because=report.problem)
+            return
+        set_series(metrics.dispatch_pending_workloads, Counter((each.reason,) for each in plan.workloads))
+        set_series(
+            metrics.worker_status_fresh,
+            {(name,): float(not each.silence) for name, each in report.workers.items()},
+        )
+        for each in report.nominated:
+            if not isinstance(each.step, KeepNomination):
+                metrics.nominations_total.labels(fit=str(each.step.cluster.answer.fit)).inc()
 
     def checked(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)

@@ -250,6 +250,7 @@ class Runtime:
         self._spawn("after evaluation", self._after_evaluations())
         self._spawn_all("reflector", [*wiring.reflectors.tasks(), *wiring.cluster_reflectors.tasks()])
         self._spawn_all("reflector of policies", [each.run() for each in wiring.idle_policies.all])
+        self._spawn_all("hub", wiring.hub.tasks() if wiring.hub is not None else [])
         self._spawn_all("certificate", self._certificates.tasks())
         self._spawn("fleet metrics", self._fleet.run())
         if self.leadership.has_lease:

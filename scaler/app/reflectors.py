@@ -42,6 +42,7 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.multikueue.dispatch.waiting import dispatch_indexes
 from scaler.placement.node_watch import node_reflector
 from scaler.quota.watch import QuotaReflectors, disconnected, outdated
 from scaler.suspension.boost_controller import boost_indexes
@@ -67,7 +68,9 @@ class Reflectors:
         self.scalable_workloads = reflect(
             SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes(), kept_scalable_workload
         )
-        self.workloads = reflect(WORKLOAD, Workload, workload_indexes() | boost_indexes(), kept_workload)
+        self.workloads = reflect(
+            WORKLOAD, Workload, workload_indexes() | boost_indexes() | dispatch_indexes(), kept_workload
+        )
         self.pods = reflect(POD, Pod, pod_indexes(gpus), kept_pods(gpus, with_nodes=not namespaces))
         self.switched = SwitchedObjects(transport, namespaces=namespaces, max_age=max_age)
         self.scalable_workloads.subscribe(self.switched.scalable_heard)

@@ -15,6 +15,7 @@ from scaler.admission.planner import AdmissionPlanner
 from scaler.admission.remote_copies import Nominations
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
+from scaler.app.hub import HubWiring
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE, UNCONFIGURED, MetricsSource, open_metrics_source
 from scaler.app.reflectors import ClusterReflectors, ReEvaluation, Reflectors
@@ -116,6 +117,7 @@ class Wiring:
         self.seen_pods = PodMemory()
         self.links = Links(links.into(LinkConfig)) if links is not None else None
         self.admission = self._admission()
+        self.hub = self._hub()
 
     @classmethod
     async def open(
@@ -404,6 +406,12 @@ class Wiring:
             checks_with_provisioning=lambda: checks_with_provisioning(shared.quota.checks.items(), shared.policies),
             nominations=self._nominations,
         )
+
+    def _hub(self) -> HubWiring | None:
+        """None unless this is a hub: `dispatcher` is one of the components."""
+        if "dispatcher" not in self._settings.components:
+            return None
+        return HubWiring(self._settings, self.transport, self.reflectors.workloads, self.cluster_reflectors.quota)
 
     def _nominations(self) -> Nominations:
         is_always = self._settings.multi_kueue.plan_on_workers is PlanOnWorkers.ALWAYS

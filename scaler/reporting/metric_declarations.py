@@ -205,6 +205,7 @@ LABELS = {
     "verb": "Verb of the Kubernetes API.",
     "resource": "Resource of the Kubernetes API, with its subresource.",
     "status": "HTTP status code; 0 where there was no answer.",
+    "worker": "Name of a MultiKueueCluster.",
     "version": "Version of the program.",
 }
 """What the values of each label mean, whichever metric has it."""

@@ -262,6 +262,23 @@ class Metrics(MetricSet):
         "Workloads of hubs that run here, by what their GPUs are judged to be.", ("verdict",)
     )
 
+    _dispatch = MetricSection("What the hub of MultiKueue does for Workloads that wait for a cluster", LEADER)
+    dispatcher_stopped = _dispatch.gauge(
+        "1 for why no clusters are nominated; no series while they are.", ("reason",), unit="1"
+    )
+    dispatch_pending_workloads = _dispatch.gauge(
+        "Workloads that wait for a cluster, by why nothing is done for them now; Nominating where something is.",
+        ("reason",),
+    )
+    nominations_total = _dispatch.counter(
+        "Nominations of clusters, by what the cluster had answered.", ("fit",), unit="nominations"
+    )
+    worker_status_fresh = _dispatch.gauge(
+        "1 while the worker answers, or is expected to soon; 0 while its status has expired or it is not reached.",
+        ("worker",),
+        unit="1",
+    )
+
     _certificates = MetricSection("Certificates, where TLS is on", EACH)
     certificate_expiry_timestamp_seconds = _certificates.gauge(
         "When clients begin to refuse the certificate that is served, and when no client is known any more.", ("use",)

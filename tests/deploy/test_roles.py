@@ -68,7 +68,8 @@ BY_DEFAULT = frozenset(RuleUser) - OPTIONAL
 
 
 def test_what_is_granted_is_what_is_needed() -> None:
-    assert granted(rbac={"suspendAt": True, "tokens": True}) == needed(*RuleUser)
+    scored = {"multiKueue": {"scores": True}}
+    assert granted(rbac={"suspendAt": True, "tokens": True, "dispatcher": True}, settings=scored) == needed(*RuleUser)
     assert granted() == needed(*BY_DEFAULT)
 
 
@@ -135,6 +136,24 @@ def test_who_is_to_know_users_by_their_tokens_may_review_them_and_nothing_else_i
 def test_wake_ups_by_tokens_imply_that_these_are_reviewed() -> None:
     assert granted(settings={"http": {"wake": True}}) == granted(rbac={"tokens": True})
     assert granted(settings={"http": {"wake": False}}) == granted()
+
+
+def test_on_a_hub_secrets_are_read_in_the_namespace_of_kueue_and_scores_are_written_only_where_they_are_on() -> None:
+    more = granted(rbac={"dispatcher": True}) - granted()
+    assert more == needed(RuleUser.DISPATCHER) - granted()
+    assert [each for each in more if each.resource == "secrets"] == [Grant("get", "", "secrets", "kueue-system")]
+    scored = {"multiKueue": {"scores": True, "namespace": "kueue"}}
+    assert granted(rbac={"dispatcher": True}, settings=scored) - granted(rbac={"dispatcher": True}) == {
+        *needed(RuleUser.SCORES),
+        Grant("get", "", "secrets", "kueue"),
+    }
+    settings = Settings.model_validate(settings_of({"rbac": {"dispatcher": True}}))
+    assert settings.components == ("scaler", "reconciler", "dispatcher")
+
+
+@pytest.mark.parametrize("values", [{"mode": "observe"}, {"namespaces": ["team-a"]}], ids=str)
+def test_nothing_more_is_granted_for_a_dispatcher_that_may_not_write_or_sees_not_all(values: dict[str, Any]) -> None:
+    assert granted(rbac={"dispatcher": True}, **values) == granted(**values)
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team-a"]], ids=len)

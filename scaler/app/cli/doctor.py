@@ -61,6 +61,7 @@ async def _examine(settings: Settings, subject: ReviewedUser, connect_to: tuple[
             namespaces=kubernetes.namespaces,
             lease_namespace=_lease_namespace(settings, subject),
             lease_name=settings.lease_name,
+            kueue_namespace=settings.multi_kueue.namespace,
         )
         now = datetime.now(UTC)
         facts = await reader.take(_wanted(settings), telemetry, subject, now)
@@ -108,7 +109,7 @@ def _wanted(settings: Settings) -> DoctorSettings:
         defaults=settings.defaults.overrides(),
         reclaim=settings.reclaim.policy(),
         max_window=settings.evaluation.max_window,
-        reconciles="reconciler" in settings.components,
+        reconciles=settings.writes,
         optional=_optional(settings),
         namespaces=settings.kubernetes.namespaces,
         told_by=settings.notifications.told_by_messages(),
@@ -119,6 +120,8 @@ def _optional(settings: Settings) -> frozenset[RuleUser]:
     used = {
         RuleUser.TOKENS: settings.http.wake or bool(settings.page.user_header),
         RuleUser.SUSPEND_AT: settings.suspend_at,
+        RuleUser.DISPATCHER: "dispatcher" in settings.components,
+        RuleUser.SCORES: "dispatcher" in settings.components and settings.multi_kueue.scores,
     }
     return frozenset(part for part, is_on in used.items() if is_on)
 

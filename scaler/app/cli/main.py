@@ -88,7 +88,8 @@ def query(verb: Callable[..., int]) -> Callable[..., None]:
 def run(
     config: Config = None,
     components: Annotated[
-        str | None, _option("--components", about="'scaler,reconciler' (default), or one of the two.")
+        str | None,
+        _option("--components", about="Of scaler, reconciler and dispatcher; 'scaler,reconciler' by default."),
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,

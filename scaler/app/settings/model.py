@@ -385,7 +385,12 @@ class Settings(Section):
     @property
     def lease_name(self) -> str:
         """The Lease of the replicas; replicas that reconcile nothing have one of their own."""
-        return self.kubernetes.lease.name + ("" if "reconciler" in self.components else "-metrics")
+        return self.kubernetes.lease.name + ("" if self.writes else "-metrics")
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything of the cluster is changed: replicas that only answer KEDA change nothing."""
+        return not {"reconciler", "dispatcher"}.isdisjoint(self.components)
 
     @property
     def hook_timeouts(self) -> dict[str, timedelta]:
@@ -416,6 +421,8 @@ class Settings(Section):
             raise ValueError("prometheus.url and dcgm.endpoints are both set; configure one source")
         if self.wake and not self.prometheus.url:
             raise ValueError("wake queries need prometheus.url")
+        if "dispatcher" in self.components and self.kubernetes.namespaces:
+            raise ValueError("the component dispatcher needs all namespaces; leave kubernetes.namespaces out")
         if self.notifications.digest and not self.prometheus.url:
             raise ValueError("notifications.digest needs prometheus.url")
         idle_after, max_window = self.defaults.idle_after or Policy().idle_after, self.evaluation.max_window

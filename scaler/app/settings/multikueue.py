@@ -30,3 +30,8 @@ class MultiKueueSettings(Section):
     """On a hub: how long a nominated cluster may take to admit a Workload before another is nominated, too."""
     requests: int = Field(default=64, ge=1, le=1000)
     """On a hub: for how many Workloads at a time every worker is asked how they fit."""
+    scores: bool = False
+    """On a hub: whether AddOnPlacementScores are written for Open Cluster Management, in the namespace of each
+    ManagedCluster. It needs the permission for these."""
+    score_maximum: int = Field(default=64, ge=1)
+    """On a hub: how many GPUs are a score of 100."""

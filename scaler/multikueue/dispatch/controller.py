@@ -64,6 +64,13 @@ class DispatchReport:
     nominated: tuple[WorkloadDispatch, ...] = ()
     """Those whose nomination was written."""
 
+    @property
+    def stopped_because(self) -> str:
+        """Why no clusters are nominated; empty where they are, or nothing waits for one."""
+        if self.plan is None:
+            return "NotSynced"
+        return str(self.preflight.result) if self.plan.workloads and not self.preflight.is_passed else ""
+
 
 def nothing_judged() -> JudgedWorkloads:
     """No Workload that runs on a worker is judged."""

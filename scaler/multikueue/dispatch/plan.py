@@ -43,6 +43,7 @@ from scaler.multikueue.dispatch.waiting import ClusterStandings, WaitingWorkload
 
 JudgedWorkloads = Mapping[str, Sequence[OfferedWorkload]]
 """By worker: dispatched Workloads with the `policy` that they are judged by."""
+NOMINATING = "Nominating"
 OfferSpecs = Mapping[str, tuple[OfferedWorkload, ...]]
 """By worker, what its ClusterOffer is to say."""
 
@@ -66,6 +67,11 @@ class WorkloadDispatch:
     def nominated(self) -> tuple[str, ...]:
         """What `status.nominatedClusterNames` is to be."""
         return nominated_after(self.step, self.state.nominated)
+
+    @property
+    def reason(self) -> str:
+        """Why nothing is done for it now."""
+        return str(self.step.reason) if isinstance(self.step, KeepNomination) else NOMINATING
 
     def is_due(self, workers: Mapping[str, WorkerView]) -> bool:
         """Whether the nomination is to be written now."""

@@ -100,12 +100,17 @@ class ClusterReader:
         namespaces: Collection[str],
         lease_namespace: str,
         lease_name: str = "",
+        kueue_namespace: str = "kueue-system",
     ) -> None:
         self._transport = transport
         self._discovery = Discovery(transport)
         self._gpus = gpus
         self._namespaces = namespaces
-        self._lease = {"lease_namespace": lease_namespace, "lease_name": lease_name}
+        self._own = {
+            "lease_namespace": lease_namespace,
+            "lease_name": lease_name,
+            "kueue_namespace": kueue_namespace,
+        }
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def take(
@@ -211,7 +216,7 @@ class ClusterReader:
         wanted, is_confined = found.wanted, bool(self._namespaces)
         rules = required_rules(reconciles=wanted.reconciles, is_confined=is_confined, optional=wanted.optional)
         targets, namespaces = await self._targets(found), self._namespaces
-        asked = [(rule, attributes_of(rule, targets=targets, namespaces=namespaces, **self._lease)) for rule in rules]
+        asked = [(rule, attributes_of(rule, targets=targets, namespaces=namespaces, **self._own)) for rule in rules]
         each_once = [*{attributes: None for _, of_rule in asked for attributes in of_rule}]
         answers = await asyncio.gather(*(self._review(each, subject) for each in each_once))
         known = dict(zip(each_once, answers, strict=True))

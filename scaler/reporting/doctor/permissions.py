@@ -28,6 +28,8 @@ class RuleUser(StrEnum):
     PROVISIONING = "provisioning"
     OFFERS = "ClusterOffers"
     TOKENS = "bearer tokens"
+    DISPATCHER = "the dispatcher"
+    SCORES = "AddOnPlacementScores"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class RequiredRule:
     subresource_of_targets: str = ""
     in_lease_namespace: bool = False
     """Only in the namespace that holds the Lease; all else in every namespace, or in each that is watched."""
+    in_kueue_namespace: bool = False
+    """Only in the namespace of Kueue."""
 
 
 def _on(*resources: Resource, subresource: str = "") -> tuple[RuleResource, ...]:
@@ -121,13 +125,25 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     ),
     RequiredRule(part=RuleUser.PROVISIONING, verbs=("get", "create", "delete"), on=_on(kinds.POD_TEMPLATE)),
     RequiredRule(part=RuleUser.OFFERS, verbs=("patch",), on=_on(kinds.CLUSTER_OFFER, subresource="status")),
+    RequiredRule(
+        part=RuleUser.DISPATCHER,
+        verbs=("list", "watch"),
+        on=_on(kinds.MULTIKUEUE_CONFIG, kinds.MULTIKUEUE_CLUSTER, kinds.PLACEMENT_DECISION),
+    ),
+    RequiredRule(part=RuleUser.DISPATCHER, verbs=("get",), on=_on(kinds.SECRET), in_kueue_namespace=True),
+    RequiredRule(part=RuleUser.DISPATCHER, verbs=("get",), on=_on(kinds.WORKLOAD)),
+    RequiredRule(part=RuleUser.DISPATCHER, verbs=("patch",), on=_on(kinds.WORKLOAD, subresource="status")),
+    RequiredRule(part=RuleUser.SCORES, verbs=("create",), on=_on(kinds.ADD_ON_PLACEMENT_SCORE)),
+    RequiredRule(part=RuleUser.SCORES, verbs=("patch",), on=_on(kinds.ADD_ON_PLACEMENT_SCORE, subresource="status")),
     RequiredRule(part=RuleUser.TOKENS, verbs=("create",), on=_on(kinds.TOKEN_REVIEW, kinds.SUBJECT_ACCESS_REVIEW)),
 )
 
 
-OPTIONAL = frozenset({RuleUser.TOKENS, RuleUser.SUSPEND_AT})
+OPTIONAL = frozenset({RuleUser.TOKENS, RuleUser.SUSPEND_AT, RuleUser.DISPATCHER, RuleUser.SCORES})
 """What is off unless settings turn it on."""
-CONFINED = frozenset({RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES, *OPTIONAL})
+CONFINED = frozenset(
+    {RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES, RuleUser.TOKENS, RuleUser.SUSPEND_AT}
+)
 """Where only some namespaces are watched: quota and nodes are not known then."""
 
 
@@ -155,6 +171,7 @@ def attributes_of(
     namespaces: Collection[str] = (),
     lease_namespace: str,
     lease_name: str = "",
+    kueue_namespace: str = "kueue-system",
 ) -> list[ResourceAttributes]:
     """The questions that the need comes to.
 
@@ -165,7 +182,9 @@ def attributes_of(
     if need.on_targets:
         scaled = sorted(targets, key=lambda each: each.qualified_name)
         things += [RuleResource(resource=each, subresource=need.subresource_of_targets) for each in scaled]
-    places = (lease_namespace,) if need.in_lease_namespace else namespaces or ("",)
+    places = namespaces or ("",)
+    if need.in_lease_namespace or need.in_kueue_namespace:
+        places = (lease_namespace if need.in_lease_namespace else kueue_namespace,)
     return [
         ResourceAttributes(
             verb=verb,

@@ -91,6 +91,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.rbac.suspendAt -}}
 {{- $_ := set $own "suspendAt" true -}}
 {{- end -}}
+{{- if include "scaler.dispatches" . -}}
+{{- $_ := set $own "components" (list "scaler" "reconciler" "dispatcher") -}}
+{{- end -}}
 {{- if eq .Values.mode "observe" -}}
 {{- $_ := set $own "components" (list "scaler") -}}
 {{- $_ := set $own "defaults" (dict "mode" "observe") -}}
@@ -101,6 +104,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* Not empty where workloads are woken by requests with bearer tokens. */}}
 {{- define "scaler.wakes" -}}
 {{- with .Values.settings }}{{ with .http }}{{ with .wake }}true{{ end }}{{ end }}{{ end -}}
+{{- end }}
+
+{{/* Not empty where clusters are nominated for Workloads of MultiKueue. */}}
+{{- define "scaler.dispatches" -}}
+{{- if and .Values.rbac.dispatcher (eq .Values.mode "enforce") (empty .Values.namespaces) }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty where AddOnPlacementScores are written. */}}
+{{- define "scaler.scores" -}}
+{{- with .Values.settings }}{{ with .multiKueue }}{{ with .scores }}true{{ end }}{{ end }}{{ end -}}
+{{- end }}
+
+{{/* The namespace of Kueue, with the Secrets by which workers are reached. */}}
+{{- define "scaler.kueueNamespace" -}}
+{{- with .Values.settings }}{{ with .multiKueue }}{{ with .namespace }}{{ . }}{{ end }}{{ end }}{{ end -}}
 {{- end }}
 
 {{/* Not empty where the API server is asked what users may do: whom a token is of, or whom a proxy names. */}}
@@ -121,7 +139,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $isProvided := or $values.rbac.provisioning (ne .part "provisioning") (eq $.role "observe") }}
 {{- $isSwitched := or $values.rbac.switches (ne .part "Notebooks and InferenceServices") }}
 {{- $isTold := or $values.rbac.suspendAt (ne .part "suspend-at of pods") }}
-{{- if and (or .confined (not $values.namespaces)) $isProvided $isSwitched $isTold }}
+{{- $isScored := or (include "scaler.scores" $.root) (ne .part "AddOnPlacementScores") }}
+{{- if and (or .confined (not $values.namespaces)) $isProvided $isSwitched $isTold $isScored }}
 {{- if .ofTargets }}
 {{- $suffix := ternary (printf "/%s" .subresource) "" (ne .subresource "") }}
 {{- $need := . }}

@@ -1,0 +1,85 @@
+"""The hub of MultiKueue in one process: connections to its workers, which every replica reads, and the leader's
+dispatcher."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from scaler.app.metrics_sink import MetricsSink
+from scaler.app.settings.model import Settings
+from scaler.kube.events import EventRecorder
+from scaler.kube.objects.gpu_pods import GpuResources
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
+from scaler.kube.objects.resources import MULTIKUEUE_CLUSTER, MULTIKUEUE_CONFIG, PLACEMENT_DECISION
+from scaler.kube.reflector import Reflector
+from scaler.kube.transport import KubeTransport
+from scaler.multikueue.dispatch.controller import Dispatcher, nothing_judged
+from scaler.multikueue.dispatch.plan import DispatchPlanner, JudgedWorkloads
+from scaler.multikueue.dispatch.scores import PlacementScores
+from scaler.multikueue.dispatch.waiting import HubObjects
+from scaler.multikueue.worker_connections import WorkerConnections
+from scaler.quota.watch import QuotaReflectors
+from scaler.suspension.leader_api import LeaderApi
+
+
+class HubWiring:
+    """Subscribes, so it comes before the reflectors run."""
+
+    def __init__(
+        self, settings: Settings, transport: KubeTransport, workloads: Reflector[Workload], quota: QuotaReflectors
+    ) -> None:
+        self._settings = settings
+        self._workloads, self._quota = workloads, quota
+        self._configs = Reflector(transport, MULTIKUEUE_CONFIG, MultiKueueConfig)
+        self._clusters = Reflector(transport, MULTIKUEUE_CLUSTER, MultiKueueCluster)
+        self._decisions = Reflector(transport, PLACEMENT_DECISION, PlacementDecision)
+        self.connections = WorkerConnections(
+            api=transport,
+            clusters=self._clusters,
+            namespace=settings.multi_kueue.namespace,
+            offer_name=settings.multi_kueue.offer_name,
+        )
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        reflectors: tuple[Reflector[Any], ...] = (self._configs, self._clusters, self._decisions)
+        return [*(each.run() for each in reflectors), self.connections.run()]
+
+    def dispatcher(
+        self,
+        api: LeaderApi,
+        recorder: EventRecorder,
+        sink: MetricsSink,
+        *,
+        judged: Callable[[], JudgedWorkloads] = nothing_judged,
+    ) -> Dispatcher:
+        """Of the leader. It writes to workers while `api` may write, and is woken by what it watches."""
+        settings = self._settings.multi_kueue
+        objects = HubObjects(
+            workloads=self._workloads,
+            checks=self._quota.checks,
+            configs=self._configs,
+            clusters=self._clusters,
+            decisions=self._decisions,
+            local_queues=self._quota.local_queues,
+        )
+        dispatcher = Dispatcher(
+            api=api,
+            objects=objects,
+            connections=self.connections,
+            planner=DispatchPlanner(
+                patience=settings.patience,
+                requests=settings.requests,
+                gpus=GpuResources(patterns=self._settings.gpu_resources),
+            ),
+            recorder=recorder,
+            judged=judged,
+            scores=PlacementScores(api=api, maximum=settings.score_maximum) if settings.scores else None,
+            observe=sink.dispatched,
+            woken=asyncio.Event(),
+        )
+        self.connections.subscribe(dispatcher.wake)
+        self._workloads.subscribe(dispatcher.heard)
+        for each in (self._configs, self._clusters, self._decisions):
+            each.subscribe(lambda _: dispatcher.wake())
+        return dispatcher
