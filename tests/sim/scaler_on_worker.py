@@ -55,6 +55,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
+from scaler.multikueue.copy_verdicts import CopyVerdicts
 from scaler.multikueue.fit_answers import FitAnswers
 from scaler.multikueue.offer_controller import OfferController
 from scaler.quota.watch import QuotaWatch
@@ -176,6 +177,7 @@ class WorkerScaler:
             planning=planner,
             doubt=lambda: self.evaluator.doubt,
             fits=FitAnswers(planning=planner, nodes=NodeShortage(planning=planner)),
+            verdicts=CopyVerdicts(evaluator=self.evaluator, cluster=state),
             interval=INTERVAL,
             models=lambda _pod: (),
         )
