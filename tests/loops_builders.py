@@ -17,6 +17,8 @@ from builders import GPUS, LONG_AGO, NOON, TRUST, WorkloadJson
 from scaler.decision.cluster_state import (
     WORKLOAD_ANNOTATION,
     ClusterState,
+    NoRemoteVerdicts,
+    RemoteVerdicts,
     WatchHealth,
     pod_indexes,
     scalable_workload_indexes,
@@ -217,6 +219,7 @@ class MemoryCluster:
     workloads: MemoryStore[Workload] = field(default_factory=lambda: MemoryStore(workload_indexes() | boost_indexes()))
     pods: MemoryStore[Pod] = field(default_factory=lambda: MemoryStore(pod_indexes(GPUS)))
     scales: MemoryScales = field(default_factory=MemoryScales)
+    remote: RemoteVerdicts = field(default_factory=NoRemoteVerdicts)
 
     def read(self) -> ClusterState:
         return ClusterState(
@@ -225,6 +228,7 @@ class MemoryCluster:
             workloads=self.workloads,
             pods=self.pods,
             gpus=GPUS,
+            remote=self.remote,
         )
 
     def go_silent(self, seconds: float) -> None:

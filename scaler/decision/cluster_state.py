@@ -31,6 +31,7 @@ from scaler.decision.workloads import (
 )
 from scaler.idleness import pods as core
 from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
 from scaler.kube.object_cache import Change, Index, KubeObject, T
 from scaler.kube.objects.core import ObjectMeta, Pod
@@ -101,6 +102,21 @@ class WatchedObjects(ObjectLister[T], Protocol[T]):
 
     def subscribe(self, callback: Callable[[Change[T]], None]) -> Callable[[], None]:
         """The function that ends the subscription."""
+
+
+class RemoteVerdicts(Protocol):
+    """What the clusters say to which MultiKueue has dispatched Workloads."""
+
+    def of(self, workload: target_state.ObservedWorkload) -> RemoteAnswer | Unknown:
+        """Of one that is dispatched, by the cluster where it runs now; or why that is not known."""
+
+
+class NoRemoteVerdicts:
+    """Nothing is known of other clusters."""
+
+    def of(self, workload: target_state.ObservedWorkload) -> Unknown:
+        message = f"it runs on cluster {workload.cluster}, of which nothing is known here"
+        return Unknown(reason=UnknownReason.REMOTE_VERDICT_MISSING, message=message)
 
 
 class SwitchedLister(Protocol):
@@ -186,7 +202,7 @@ def is_indexed(label: str) -> bool:
 
 
 def workload_indexes() -> dict[str, Index[Workload]]:
-    """By the job that owns it, by the label of the job's pods in the pod store, and remote copies."""
+    """By the job that owns it, by the label of the job's pods in the pod store; remote copies, dispatched ones."""
 
     def by_owner(workload: Workload) -> Iterable[Hashable]:
         if key := owner_key(workload):
@@ -196,10 +212,19 @@ def workload_indexes() -> dict[str, Index[Workload]]:
         if key := job_key(workload):
             yield key
 
-    return {"owner": by_owner, "job": by_job, "remote": lambda workload: [_REMOTE] if workload.is_remote_copy else []}
+    return {"owner": by_owner, "job": by_job, "remote": _by_remote, "dispatched": _by_cluster}
 
 
 _REMOTE = True
+
+
+def _by_remote(workload: Workload) -> Iterable[Hashable]:
+    return [_REMOTE] if workload.is_remote_copy else []
+
+
+def _by_cluster(workload: Workload) -> Iterable[Hashable]:
+    """Its namespace, of one that MultiKueue has dispatched."""
+    return [workload.metadata.namespace] if workload.status.cluster_name else []
 
 
 def job_key(workload: Workload) -> tuple[str, str, str] | None:
@@ -298,6 +323,7 @@ class ClusterState:
     pods: ObjectLister[Pod]
     gpus: GpuResources
     switched: SwitchedLister = field(default_factory=NoSwitchedObjects)
+    remote: RemoteVerdicts = field(default_factory=NoRemoteVerdicts)
     _gpu_pods: PerObjectCache[Pod, core.GpuPod] = field(default_factory=PerObjectCache, init=False, repr=False)
     _observed: PerObjectCache[Workload, target_state.ObservedWorkload] = field(
         default_factory=PerObjectCache, init=False, repr=False
@@ -339,6 +365,11 @@ class ClusterState:
     def remote_copies(self) -> Sequence[Workload]:
         """The Workloads that a hub of MultiKueue has created here."""
         return self.workloads.by_index("remote", _REMOTE)
+
+    def remote_answers(self, namespace: str) -> Hashable:
+        """What other clusters say of Workloads of the namespace: while it is as before, they say the same."""
+        dispatched = self.workloads.by_index("dispatched", namespace)
+        return tuple((each.metadata.uid, self.remote.of(self._observe(each))) for each in dispatched)
 
     def switched_of(self, scalable: ScalableWorkload) -> tuple[Switch, SwitchedObject | Unknown] | None:
         """The object with a switch of its own that is scaled, or why it is not known; None for any other kind."""
@@ -462,9 +493,12 @@ class ClusterState:
         workload = self.workload_of(scalable)
         if workload is None:
             return _ObservedObject(workload=None)
-        taken_by = self._taken_by(scalable, self.scaler_of(workload))
+        observed, taken_by = self._observe(workload), self._taken_by(scalable, self.scaler_of(workload))
         return _ObservedObject(
-            workload=self._observe(workload), pods=self.pods_of_workload(workload), taken_by=taken_by
+            workload=observed,
+            pods=self.pods_of_workload(workload),
+            taken_by=taken_by,
+            remote=self.remote.of(observed) if observed.cluster else None,
         )
 
     def _observed_switched(
@@ -494,6 +528,7 @@ class _ObservedObject(TypedDict, total=False):
     pods: Sequence[core.GpuPod]
     taken_by: str
     unseen: Unknown
+    remote: RemoteAnswer | Unknown | None
 
 
 def _standing(scalable: ScalableWorkload) -> tuple[bool, float, str]:

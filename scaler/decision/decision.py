@@ -319,6 +319,7 @@ OF_ALL = frozenset(
         UnknownReason.CLOCK_SKEW,
         UnknownReason.COLD_START,
         UnknownReason.STALE_CLUSTER_VIEW,
+        UnknownReason.REMOTE_VERDICT_MISSING,
     }
 )
 """Doubts that are about the scaler's sources, not about the workload."""
@@ -565,13 +566,26 @@ def _idle_since(
 
     None while too few of them are, and while one is unknown.
     """
-    if target.running_since is None or verdict is None or not verdict.gpus:
+    if target.running_since is None or verdict is None:
         return None
-    if any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
+    is_here = verdict.remote is None
+    quiet_since = _quiet_here(target.running_since, verdict, policy) if is_here else _quiet_there(verdict)
+    if quiet_since is None:
         return None
-    quiet = sorted(gpu.last_active_at or target.running_since for gpu in verdict.gpus if gpu.is_quiet)
-    needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
-    if len(quiet) < needed:
-        return None
-    since = max(target.running_since + policy.warm_up, quiet[needed - 1], target.last_activity or target.running_since)
+    since = max(target.running_since + policy.warm_up, quiet_since, target.last_activity or target.running_since)
     return since if since < now else None
+
+
+def _quiet_there(verdict: WorkloadVerdict) -> datetime | None:
+    """What the cluster says where it runs, unless it does not know."""
+    if verdict.remote is None or isinstance(verdict.verdict, Unknown):
+        return None
+    return verdict.remote.idle_since
+
+
+def _quiet_here(running_since: datetime, verdict: WorkloadVerdict, policy: Policy) -> datetime | None:
+    if not verdict.gpus or any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
+        return None
+    quiet = sorted(gpu.last_active_at or running_since for gpu in verdict.gpus if gpu.is_quiet)
+    needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
+    return quiet[needed - 1] if len(quiet) >= needed else None

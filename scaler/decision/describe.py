@@ -32,7 +32,12 @@ def percent(ratio: float | None) -> str:
 
 
 def evidence(verdict: WorkloadVerdict | None) -> list[dict[str, Any]]:
-    return [_gpu(gpu) for gpu in verdict.gpus] if verdict else []
+    """By GPU; of one that runs on another cluster as that says, with the cluster before the node."""
+    if verdict is None:
+        return []
+    if (remote := verdict.remote) is not None:
+        return [{**gpu, "node": f"{remote.cluster}/{gpu.get('node', '')}"} for gpu in remote.evidence]
+    return [_gpu(gpu) for gpu in verdict.gpus]
 
 
 def _gpu(gpu: GpuEvidence) -> dict[str, Any]:
@@ -273,4 +278,4 @@ def _line(key: Key, entry: EvaluatedScaledObject) -> Mapping[str, Any]:
     shown = {"namespace": key[0], "name": key[1], "target": str(entry.target), "problems": list(entry.problems)}
     if decision is None:
         return shown
-    return shown | _in_short(decision) | {"gpus": len(decision.verdict.gpus) if decision.verdict else 0}
+    return shown | _in_short(decision) | {"gpus": decision.verdict.gpu_count if decision.verdict else 0}

@@ -52,6 +52,7 @@ from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, resolve
 from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.direct_scaling import DirectScaling
@@ -84,6 +85,8 @@ class ScaleTarget:
     """The policy fields that annotations set, by the object that carries them, in the order of precedence."""
     until: datetime | None = None
     """When its state changes by itself, as far as that is known."""
+    remote: RemoteAnswer | None = None
+    """What the cluster says to which it is dispatched; None where its pods are here."""
 
 
 def unknown_target(doubt: Unknown) -> ScaleTarget:
@@ -304,7 +307,8 @@ class Evaluator:
         cluster = self.cluster
         stores = cluster.scalable_workloads, cluster.workloads, cluster.pods, self.scales
         doubts = self._view_doubt(namespace), self.demands.doubt_in(namespace)
-        return *(each.revision(namespace) for each in stores), cluster.switched.revision(namespace), *doubts
+        others = cluster.switched.revision(namespace), cluster.remote_answers(namespace)
+        return *(each.revision(namespace) for each in stores), *others, *doubts
 
     def _decided(self, scaled_object: ScaledObject, at: datetime) -> EvaluatedScaledObject | None:
         """The ScaledObject's entry; None where no trigger names this scaler."""
@@ -398,7 +402,13 @@ class Evaluator:
         annotations = [keep]
         if (scaled := self.cluster.scaled_metadata(scalable)) is not None and scaled[1].annotations:
             annotations.append((scaled[0], keep_overrides(scaled[1].annotations, where=scaled[0])))
-        return ScaleTarget(state=state_of(target), pods=target.pods, annotations=tuple(annotations), until=until)
+        return ScaleTarget(
+            state=state_of(target),
+            pods=target.pods,
+            annotations=tuple(annotations),
+            until=until,
+            remote=target.remote if isinstance(target.remote, RemoteAnswer) else None,
+        )
 
     def _scaled(self, scaled_object: ScaledObject, scale: Scale) -> ScaleTarget:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""
@@ -491,6 +501,8 @@ class Evaluator:
     def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
         if not needs_verdict(target.state):
             return decide(target.state, None, policy=policy, now=at)
+        if target.remote is not None:
+            return decide(target.state, target.remote.verdict_by(policy), policy=policy, now=at)
         verdict = self._verdict(target.pods, policy, at, doubt)
         read_since = None if policy.warning is None and not policy.before_suspend else self.sampler.since
         decision = decide(target.state, verdict, policy=policy, now=at, read_since=read_since)

@@ -34,6 +34,9 @@ Asked to be at 1:
 | admitted, GPU pods not all running  | Starting                  |
 | admitted, all GPU pods running      | Running                   |
 
+Of a Workload that MultiKueue has dispatched the pods are on another cluster: whether they run is what that cluster
+says, and while nothing is known of that it is Starting, in doubt.
+
 An object with a switch of its own (`switches`) is a Workload here that has no quota, and is admitted while it is not
 stopped. One that runs with our annotation although it is asked to be at 0 was started by another client: its phase is
 that of one at 1, and the start is a wake-up.
@@ -52,6 +55,7 @@ from enum import StrEnum
 from scaler.idleness.hooks import HookRun
 from scaler.idleness.pods import TERMINAL, GpuPod
 from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
 
 
@@ -111,6 +115,10 @@ class ObservedWorkload:
     """Whether it is Kueue's. What is not has no quota that plans could free."""
     refusal: str = ""
     """Why it cannot be suspended, in words; empty where it can."""
+    cluster: str = ""
+    """The cluster to which MultiKueue has dispatched it; empty where its pods are here."""
+    admitted_at: datetime | None = None
+    """Since when it is admitted, as Kueue says."""
     has_spent_annotation: bool = False
     """Whether it carries our annotation from a suspension that another client has ended."""
     last_activity: datetime | None = None
@@ -142,6 +150,8 @@ class ObservedTarget:
     """When it was suspended last, as its status says."""
     unseen: Unknown | None = None
     """Why there is no `workload`, where that is known of an object with a switch of its own."""
+    remote: RemoteAnswer | Unknown | None = None
+    """What the cluster says to which it is dispatched, or why that is not known; None where its pods are here."""
 
     @property
     def is_started_by_other(self) -> bool:
@@ -200,7 +210,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         desired_replicas=target.desired_replicas,
         phase=phase,
         message=message,
-        running_since=running_since(target.pods),
+        running_since=_running_since(target),
         warned_at=target.warned_at,
         wake_request=target.wake_request or _start_of_other(target),
         when_free_request=target.when_free_request,
@@ -212,6 +222,16 @@ def state_of(target: ObservedTarget) -> TargetState:
         suspended_at=(target.workload.suspended_at if target.workload else None) or target.suspended_at,
         hook_run=target.hook_run,
     )
+
+
+def _running_since(target: ObservedTarget) -> datetime | None:
+    match target.remote:
+        case None:
+            return running_since(target.pods)
+        case RemoteAnswer(running_since=since):
+            return since
+        case Unknown():
+            return None
 
 
 def _start_of_other(target: ObservedTarget) -> str:
@@ -290,11 +310,22 @@ def _phase_at_one(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
         return Phase.WAITING_FOR_QUOTA, _why_it_waits(workload)
     if not workload.admitted:
         return Phase.WAITING_FOR_CHECKS, workload.status_message or "waiting for admission checks"
+    if target.remote is not None:
+        return _phase_elsewhere(workload, target.remote)
     running = running_gpu_pods(target.pods)
     if len(running) < workload.expected_gpu_pods or len(running) < len(gpu_pods(target.pods)):
         return Phase.STARTING, f"{len(running)} of {workload.expected_gpu_pods} GPU pods run"
     admitted = f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; " if workload.has_quota else ""
     return Phase.RUNNING, f"{admitted}all GPU pods run"
+
+
+def _phase_elsewhere(workload: ObservedWorkload, remote: RemoteAnswer | Unknown) -> _Found:
+    if isinstance(remote, Unknown):
+        return Phase.STARTING, remote.message
+    if remote.running_since is None:
+        return Phase.STARTING, remote.message or f"not all of its GPU pods run on cluster {workload.cluster}"
+    admitted = f"admitted by {workload.cluster_queue or 'its ClusterQueue'}"
+    return Phase.RUNNING, f"{admitted}; all GPU pods run on cluster {workload.cluster}"
 
 
 def _phase_inactive(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
@@ -321,23 +352,28 @@ def _why_it_waits(workload: ObservedWorkload) -> str:
 
 def _doubt(target: ObservedTarget, phase: Phase, message: str) -> Unknown | None:
     workload = target.workload
-    is_active = workload is not None and workload.active
     if workload is None and target.unseen is not None:
         return target.unseen
+    if isinstance(target.remote, Unknown) and phase in (Phase.STARTING, Phase.HELD):
+        return target.remote
+    reason, message = _reason_to_doubt(target, phase, message)
+    return Unknown(reason=reason, message=message) if reason is not None else None
+
+
+def _reason_to_doubt(target: ObservedTarget, phase: Phase, message: str) -> tuple[UnknownReason | None, str]:
+    workload = target.workload
+    is_active, kind = workload is not None and workload.active, workload.kind if workload is not None else ""
     match phase:
         case Phase.REFUSED:
             is_copy = workload is not None and workload.is_remote_copy and not target.taken_by
-            reason = UnknownReason.REMOTE_COPY if is_copy else UnknownReason.UNSUPPORTED_WORKLOAD
-            return Unknown(reason=reason, message=message)
+            return UnknownReason.REMOTE_COPY if is_copy else UnknownReason.UNSUPPORTED_WORKLOAD, message
         case Phase.NO_WORKLOAD if target.was_bound:
-            return Unknown(reason=UnknownReason.WORKLOAD_MISSING, message=message)
+            return UnknownReason.WORKLOAD_MISSING, message
         case Phase.SUSPENDING if is_active:
-            kind = workload.kind if workload else ""
-            return Unknown(reason=UnknownReason.SUSPENDING, message=f"scaled to 0; its {kind} is still active")
-        case Phase.RUNNING if target.desired_replicas and not gpu_pods(target.pods):
-            kind = workload.kind if workload else ""
-            return Unknown(reason=UnknownReason.NO_GPU_PODS, message=f"no pod of the {kind} requests a GPU")
-    return None
+            return UnknownReason.SUSPENDING, f"scaled to 0; its {kind} is still active"
+        case Phase.RUNNING if target.desired_replicas and target.remote is None and not gpu_pods(target.pods):
+            return UnknownReason.NO_GPU_PODS, f"no pod of the {kind} requests a GPU"
+    return None, ""
 
 
 def gpu_pods(pods: Sequence[GpuPod]) -> list[GpuPod]:

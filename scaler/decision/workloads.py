@@ -73,7 +73,8 @@ GROUP_ANNOTATION = "kueue.x-k8s.io/is-group-workload"
 def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWorkload:
     """The Workload reduced to what a suspension depends on."""
     conditions = workload.status.conditions
-    evicted, cause = condition(conditions, "Evicted"), suspended_annotation(workload.metadata)
+    evicted, admitted = condition(conditions, "Evicted"), condition(conditions, "Admitted")
+    cause = suspended_annotation(workload.metadata)
     return target_state.ObservedWorkload(
         namespace=workload.metadata.namespace,
         name=workload.metadata.name,
@@ -90,6 +91,8 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
         status_message=_why_not_admitted(workload),
         is_plain_pod=_is_plain_pod(workload),
         is_remote_copy=workload.is_remote_copy,
+        cluster=workload.status.cluster_name,
+        admitted_at=admitted.last_transition_time if admitted is not None and admitted.status == "True" else None,
         expected_gpu_pods=expected_gpu_pods(workload, gpus),
         queue=workload.spec.queue_name,
         cluster_queue=workload.status.admission.cluster_queue if workload.status.admission else "",

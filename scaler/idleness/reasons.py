@@ -42,6 +42,8 @@ class UnknownReason(StrEnum):
     """A Workload that cannot be suspended without loss, such as a plain Pod's."""
     REMOTE_COPY = "RemoteCopy"
     """A copy that a hub of MultiKueue has created: the hub undoes a suspension here."""
+    REMOTE_VERDICT_MISSING = "RemoteVerdictMissing"
+    """It runs on another cluster, of which it is not known, or not any more, what its GPUs do."""
     INVALID_POLICY = "InvalidPolicy"
     """The trigger metadata or an annotation holds a value that cannot be used."""
 

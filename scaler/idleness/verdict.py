@@ -18,6 +18,7 @@ Laws of this file:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Protocol
 
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import GpuId
@@ -76,10 +77,32 @@ class GpuEvidence:
         )
 
 
+class RemoteEvidence(Protocol):
+    """What another cluster, where it runs, says of its GPUs."""
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def gpus(self) -> int: ...
+
+    @property
+    def idle_since(self) -> datetime | None: ...
+
+    @property
+    def evidence(self) -> Sequence[Mapping[str, Any]]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadVerdict:
     verdict: Verdict
     gpus: Sequence[GpuEvidence] = ()
+    remote: RemoteEvidence | None = None
+    """Of one that runs on another cluster; its GPUs are not seen here."""
+
+    @property
+    def gpu_count(self) -> int:
+        return len(self.gpus) if self.remote is None else self.remote.gpus
 
 
 def gpu_verdict(windows: Mapping[str, Window], *, policy: Policy, trust: Trust, end: datetime) -> Verdict:

@@ -12,6 +12,8 @@ Laws:
 
 * The same code judges that judges the workloads of this cluster: samples, pods, what is doubted about either.
 * Idle is said only while all of the GPU pods run that the Workload was admitted with.
+* `idleSince` is never before samples were read without a break: of the time before, work may have been forgotten, and
+  the hub takes a warning for standing that was given since `idleSince`.
 * `judgedBy` is the policy as the hub wrote it, so that a verdict by another one is not taken for that.
 * Entries are written by another cluster: what is wrong with one is its verdict, and the others are judged.
 """
@@ -99,7 +101,7 @@ class CopyVerdicts:
         workload = self.cluster.workloads.get(*entry.key)
         if workload is None or not workload.is_remote_copy:
             return _unknown(entry, UnknownReason.WORKLOAD_MISSING, "no remote copy of that name is here")
-        return _shown(entry, *self._decided(workload, policy, at), shown)
+        return _shown(entry, *self._decided(workload, policy, at), shown, read_since=self.evaluator.sampler.since)
 
     def _decided(self, workload: Workload, policy: Policy, at: datetime) -> tuple[Decision, int]:
         """What would be decided about it if it was no remote copy, and the GPUs that it holds."""
@@ -110,7 +112,7 @@ class CopyVerdicts:
         return decision, sum(pod.gpus for pod in pods if pod.holds_gpus)
 
 
-def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int) -> WorkloadOffer:
+def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int, *, read_since: datetime) -> WorkloadOffer:
     target = decision.target
     if isinstance(decision.answer, Unknown) and decision.verdict is None:
         found = _unknown(entry, decision.answer.reason, decision.answer.message)
@@ -127,7 +129,7 @@ def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int) ->
             reason=str(doubt.reason) if doubt is not None else "",
             verdict_message=doubt.message[:1024] if doubt is not None else "",
             judged_by=entry.policy,
-            idle_since=decision.idle_since,
+            idle_since=max(decision.idle_since, read_since) if decision.idle_since else None,
             running_since=target.running_since,
             evidence=tuple(msgspec.Raw(msgspec.json.encode(each)) for each in evidence(decision.verdict)[:shown]),
         )

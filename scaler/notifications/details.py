@@ -42,7 +42,7 @@ class DetailsReader:
         return Details(
             idle_since=decision.idle_since,
             suspend_at=decision.if_told(now).suspend_at,
-            gpus=len(decision.verdict.gpus) if decision.verdict is not None else 0,
+            gpus=decision.verdict.gpu_count if decision.verdict is not None else 0,
             pictures=pictures(
                 devices,
                 self._evaluator.sampler.history.signals,

@@ -117,6 +117,14 @@ class Snapshot:
         """All Workloads that hold no quota, by LocalQueue, in the order of queues."""
         return self._waiting.lines()
 
+    def dispatches(self, queue: str) -> bool:
+        """Whether MultiKueue runs on other clusters whatever the ClusterQueue admits."""
+        spec = self.cluster_queues.get(queue)
+        checks = {name for name, each in self._checks.items() if each.controller == MULTIKUEUE}
+        if spec is None or not checks or not spec.flavors:
+            return False
+        return all(checks & spec.checks_on({flavor}) for flavor in spec.flavors)
+
     def doubts(self, tree: Tree) -> Sequence[str]:
         """What of the tree could not be read and why; nothing may be planned on a tree of which there is any."""
         cohorts = ((f"Cohort {name}", (QuotaCohort, name)) for name in tree.cohorts)

@@ -111,6 +111,10 @@ class PlanningSnapshot:
             case why:
                 return NoPlan(gang=gang.key, why=NoPlanReason.REMOTE_COPY, message=why)
 
+    def dispatches(self, gang: QuotaWorkload) -> bool:
+        """Whether MultiKueue runs it on another cluster: then it needs no nodes of this one."""
+        return self.snapshot.dispatches(self.snapshot.cluster_queue_of(gang))
+
     def tree_of(self, gang: QuotaWorkload) -> Tree | None:
         return self.snapshot.tree_of(self.snapshot.cluster_queue_of(gang))
 
@@ -224,9 +228,9 @@ class Planner:
         if tree is None:
             message = f"LocalQueue {gang.namespace}/{gang.queue} leads to no ClusterQueue that can be scheduled"
             return NoPlan(gang=gang.key, why=NoPlanReason.QUEUE_STOPPED, message=message)
-        is_provisioned = self._is_provisioned(gang, tree, state)
+        needs_nodes = not (self._is_provisioned(gang, tree, state) or state.dispatches(gang))
         message = ""
-        if state.nodes_unseen and not is_provisioned:
+        if state.nodes_unseen and needs_nodes:
             hint = "with reclaim.considerNodes: false plans count quota alone"
             message = f"it is not known where its pods fit: {state.nodes_unseen}; {hint}"
         elif doubts := state.snapshot.doubts(tree):
@@ -237,7 +241,7 @@ class Planner:
         given = state.candidates if candidates is None else tuple(candidates)
         return PlanRequest(
             gang=gang,
-            planning_tree=self._planning_tree(state, tree, with_nodes=not is_provisioned),
+            planning_tree=self._planning_tree(state, tree, with_nodes=needs_nodes),
             candidates=tuple(each for each in given if each.workload in members),
             leaving=state.leaving & members,
             copies=frozenset(state.remote_copies),

@@ -168,6 +168,8 @@ class _FreeView:
         self._reserved: Sequence[QuotaWorkload] = ()
         self._unplaced: list[UnplacedWorkload] = []
         self._marked: AntiAffinityNodes = {}
+        self._elsewhere = frozenset(name for name in snapshot.cluster_queues if snapshot.dispatches(name))
+        """ClusterQueues whose Workloads MultiKueue runs on other clusters."""
         self._known: dict[object, str] = {}
         """Answers, which are the same for Workloads that are alike."""
 
@@ -228,7 +230,7 @@ class _FreeView:
             world=self._world,
             fair_sharing=self._planning.policy.fair_sharing,
             now=self._now,
-            capacity=self._capacity,
+            capacity=None if queue in self._elsewhere else self._capacity,
             marked=self._marked,
         )
         problem = WakeProblem(workload=workload, planning_tree=planning_tree, unplaced=tuple(self._unplaced))
@@ -240,7 +242,7 @@ class _FreeView:
             return ""
         if not workload.admitted:
             return "has quota, and is not admitted yet"
-        if self._capacity is None:
+        if self._capacity is None or workload.held.cluster_queue in self._elsewhere:
             return ""
         expected, bound = self._expected(workload), self._bound(workload, self._capacity)
         return f"is admitted, and {bound} of its {expected} pods with GPUs are on nodes" if bound < expected else ""

@@ -87,7 +87,9 @@ async def test_a_copy_is_judged_as_a_local_workload_is(ratio: Callable[[float], 
     (found,), local = await judged(world), decision(world)
     assert local.verdict is not None
     assert found.verdict == verdict_name(local.verdict.verdict)
-    assert (found.idle_since, found.running_since) == (local.idle_since, local.target.running_since)
+    read_since = world.evaluator.sampler.since
+    assert found.idle_since == (max(local.idle_since, read_since) if local.idle_since else None)
+    assert found.running_since == local.target.running_since
     assert (found.gpus, len(found.evidence)) == (2, 2)
     assert msgspec.json.decode(found.evidence[0])["verdict"] in ("Idle", "Busy")
     assert found.judged_by == POLICY
@@ -132,6 +134,18 @@ async def test_nor_before_all_of_them_run() -> None:
     await world.tick(NOON)
     (found,) = await judged(world)
     assert (found.verdict, found.running_since) == ("Unknown", None)
+
+
+async def test_it_is_idle_since_no_time_before_samples_were_read_without_a_break() -> None:
+    """The hub may have warned before a restart here, and work between the two is forgotten."""
+    world = world_of(dispatched("copy"))
+    await world.tick(NOON)
+    (found,) = await judged(world)
+    assert found.verdict == "Idle"
+    assert found.idle_since == world.evaluator.sampler.since > LONG_AGO + minutes(1)
+    await world.tick(NOON + minutes(30))
+    (later,) = await judged(world)
+    assert later.idle_since == found.idle_since
 
 
 async def test_within_its_warm_up_it_is_not_idle_since_any_time() -> None:

@@ -356,3 +356,29 @@ def test_any_puts_and_drops_end_where_a_fresh_start_begins(steps: list[tuple[Any
     for obj in objects:
         fresh.put(obj)
     assert everything(snapshot) == everything(fresh)
+
+
+# ----------------------------------------------------------------------------------------------------------- MultiKueue
+
+REMOTE = QuotaAdmissionCheck(name="remote", controller=MULTIKUEUE, active=True)
+LOCAL = QuotaAdmissionCheck(name="local", controller="example.com/budget", active=True)
+TWO = {"spot": 8, "default": 4}
+
+
+@pytest.mark.parametrize(
+    ("queue", "elsewhere"),
+    [
+        (cluster_queue(), False),
+        (cluster_queue(checks=frozenset({"local"})), False),
+        (cluster_queue(checks=frozenset({"remote", "local"})), True),
+        (cluster_queue(gpus=TWO, checks=frozenset({"remote"})), True),
+        (cluster_queue(gpus=TWO, checks=frozenset({"remote"}), check_flavors={"remote": frozenset({"spot"})}), False),
+    ],
+    ids=["no check", "another check", "MultiKueue", "on all flavors", "on one flavor of two"],
+)
+def test_what_a_queue_admits_runs_elsewhere_where_multikueue_dispatches_whatever_it_admits(
+    queue: QuotaClusterQueue, elsewhere: bool
+) -> None:
+    snapshot = snapshot_with(queue, REMOTE, LOCAL)
+    assert snapshot.dispatches(queue.name) is elsewhere
+    assert not snapshot.dispatches("gone")

@@ -264,12 +264,6 @@ def failed_check(state: str) -> list[dict[str, str]]:
             "it is placed by topology",
             id="to be placed",
         ),
-        pytest.param(
-            running(gang()).with_status(clusterName="worker-1"), "it is dispatched to another cluster by MultiKueue"
-        ),
-        pytest.param(
-            gang().with_status(nominatedClusterNames=["worker-1"]), "it is dispatched to another cluster by MultiKueue"
-        ),
         pytest.param(gang().annotated(**{"kueue.x-k8s.io__elastic-job": "true"}), "it is a slice of an elastic job"),
         pytest.param(
             gang().annotated(**{"kueue.x-k8s.io__workload-slice-replacement-for": "ns/old"}),

@@ -8,8 +8,10 @@ Laws:
   need no quota any more.
 * What Kueue counted itself (`status.resourceRequests`) wins over what the pods say, while the specification is still
   the one that was counted: only Kueue knows LimitRanges, excluded prefixes and transformations.
-* What cannot be foreseen (topology, other clusters, slices of elastic jobs, devices, quantities that are none) makes
-  the Workload opaque, with the reason; it never raises and never makes the Workload disappear.
+* What cannot be foreseen (topology, slices of elastic jobs, devices, quantities that are none) makes the Workload
+  opaque, with the reason; it never raises and never makes the Workload disappear.
+* One that MultiKueue dispatches holds the quota of the hub like any other: once it is deactivated, that is free a
+  second later, whatever its status still says.
 
 Source: Kueue, pkg/workload/workload.go (totalRequestsFromPodSets, totalRequestsFromAdmission, GetQueueOrderTimestamp,
 IsAdmissible, computeSchedulingHash), pkg/cache/queue/cluster_queue.go (backoffWaitingTimeExpired),
@@ -106,7 +108,6 @@ def _unsupported_because(workload: kube.Workload, conditions: Conditions) -> str
     failed = [f"its check {each.name} is {each.state}" for each in checks if each.state in ("Retry", "Rejected")]
     reasons = {
         "it is being deleted": workload.metadata.deletion_timestamp is not None,
-        "it is dispatched to another cluster by MultiKueue": status.cluster_name or status.nominated_cluster_names,
         "it is a slice of an elastic job": annotations.get(ELASTIC_ANNOTATION) == "true"
         or SLICE_ANNOTATION in annotations,
         "it is one of several variants that are admitted concurrently": FLAVORS_ANNOTATION in annotations,

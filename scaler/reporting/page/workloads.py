@@ -92,7 +92,7 @@ def line_of(key: Key, entry: EvaluatedScaledObject) -> WorkloadLine:
         FINISHED if state is None else str(state),
         entry,
         decision,
-        gpus=len(verdict.gpus) if verdict is not None else sum(pod.gpus for pod in entry.pods),
+        gpus=verdict.gpu_count if verdict is not None else sum(pod.gpus for pod in entry.pods),
         idle_since=since,
         suspend_at=decision.suspend_at if since is not None else None,
         is_candidate=state in _QUIET or (state in _IF_QUIET and since is not None),

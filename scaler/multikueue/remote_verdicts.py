@@ -1,0 +1,160 @@
+"""What do the worker clusters say of the Workloads that are dispatched to them? For the decisions on the hub.
+
+The hub's leader writes into the ClusterOffer of a worker by which policy a Workload is judged there (`judged.py`), and
+the worker writes what its GPUs do into the status. Every replica on the hub reads that.
+
+| of the Workload                                                          | here                          |
+|--------------------------------------------------------------------------|-------------------------------|
+| the worker is not connected, or its status is not fresh                  | Unknown: RemoteVerdictMissing |
+| it says nothing of the Workload with that uid                            | Unknown: RemoteVerdictMissing |
+| what it says is about pods from before Kueue admitted the Workload       | Unknown: RemoteVerdictMissing |
+| otherwise                                                                | as the worker says            |
+
+Laws:
+
+* Only the cluster where Kueue says that it runs now is asked, whatever others still say of it.
+* No clock of a worker is trusted. Of what it says only durations count: how long before its own `observedAt` the GPUs
+  got quiet and the pods started. They count from when the status was received here, which is later, so that nothing
+  looks idle for longer than it was.
+* What differs by a few seconds only is the same: else every decision would change with each status.
+
+Worked example: observedAt 12:00:00 and idleSince 11:30:00, by a clock that is an hour slow; received at 13:00:02. It is
+idle since 12:30:02.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+import msgspec
+
+from scaler.decision.target_state import ObservedWorkload
+from scaler.idleness.durations import parse_duration
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.remote import JudgedBy, RemoteAnswer
+from scaler.idleness.verdict import Busy, Idle, Unknown, Verdict
+from scaler.kube.objects.core import UNREADABLE
+from scaler.kube.objects.multikueue import ClusterOfferStatus, OfferPolicy, WorkloadOffer
+
+_JITTER = timedelta(seconds=5)
+"""By which the time that a status takes to arrive may differ without being another one."""
+_EARLIER_RUN = timedelta(minutes=1)
+"""By which pods may seem to have started before Kueue admitted their Workload on the hub: its clock may be apart from
+the one here, and times are in whole seconds."""
+
+
+class HeardOffer(Protocol):
+    """The ClusterOffer of a worker, as it was received."""
+
+    received_at: datetime | None
+    """When its status was last seen to change."""
+
+    def status(self) -> ClusterOfferStatus | None:
+        """The status, while it is fresh."""
+
+    def answers(self) -> Mapping[str, WorkloadOffer]:
+        """What it says about Workloads, by uid on the hub; of a status that is fresh."""
+
+
+class HeardWorker(Protocol):
+    @property
+    def offer(self) -> HeardOffer: ...
+
+    @property
+    def problem(self) -> str:
+        """Why it is not known what is there now; empty where it is."""
+
+
+class HeardWorkers(Protocol):
+    """The workers of this hub. WorkerConnections are such."""
+
+    def get(self, name: str) -> HeardWorker | None:
+        """That of the MultiKueueCluster of that name."""
+
+
+@dataclass(kw_only=True, eq=False)
+class RemoteAnswers:
+    """`RemoteVerdicts` of the decisions."""
+
+    workers: HeardWorkers
+    _ahead: dict[str, timedelta] = field(default_factory=dict, init=False)
+    """By worker, how far the clock here is ahead of its clock, the way of a status included."""
+
+    def of(self, workload: ObservedWorkload) -> RemoteAnswer | Unknown:
+        name, worker = workload.cluster, self.workers.get(workload.cluster)
+        if worker is None:
+            return _missing(name, "is not connected: it has no MultiKueueCluster here, or none is read")
+        if worker.problem:
+            return _missing(name, f"is not connected: {worker.problem}")
+        status, said = worker.offer.status(), worker.offer.answers().get(workload.uid)
+        if status is None or status.observed_at is None or worker.offer.received_at is None:
+            return _missing(name, "has not been heard of for too long")
+        if said is None or not said.verdict:
+            return _missing(name, "does not say yet what its GPUs do")
+        ahead = self._clock_ahead(name, worker.offer.received_at - status.observed_at)
+        answer = answer_of(name, said, observed_at=status.observed_at, ahead=ahead)
+        return _of_this_run(answer, workload.admitted_at)
+
+    def _clock_ahead(self, name: str, found: timedelta) -> timedelta:
+        """As it was before, where it differs by jitter only."""
+        known = self._ahead.get(name)
+        if known is None or abs(found - known) > _JITTER:
+            self._ahead[name] = known = found
+        return known
+
+
+def answer_of(cluster: str, said: WorkloadOffer, *, observed_at: datetime, ahead: timedelta) -> RemoteAnswer:
+    """What the worker has said at that moment, with times by the clock here, which is so far ahead of the worker's."""
+    return RemoteAnswer(
+        cluster=cluster,
+        verdict=_verdict(cluster, said),
+        by=_judged_by(said.judged_by),
+        message=f"on cluster {cluster}: {said.verdict_message}" if said.verdict_message else "",
+        idle_since=said.idle_since + ahead if said.idle_since else None,
+        idle_for=observed_at - said.idle_since if said.idle_since else None,
+        running_since=said.running_since + ahead if said.running_since else None,
+        gpus=said.gpus,
+        evidence=tuple(_readable(each) for each in said.evidence),
+    )
+
+
+def _of_this_run(answer: RemoteAnswer, admitted_at: datetime | None) -> RemoteAnswer | Unknown:
+    """The answer, unless it is about pods of an earlier time there."""
+    started = answer.running_since
+    if started is not None and (admitted_at is None or started < admitted_at - _EARLIER_RUN):
+        return _missing(answer.cluster, "still speaks of pods from before Kueue admitted it")
+    return answer
+
+
+def _verdict(cluster: str, said: WorkloadOffer) -> Verdict:
+    match said.verdict:
+        case "Idle":
+            return Idle()
+        case "Busy":
+            return Busy()
+    known = said.reason in set(UnknownReason)
+    reason = UnknownReason(said.reason) if known else UnknownReason.REMOTE_VERDICT_MISSING
+    return Unknown(
+        reason=reason, message=f"on cluster {cluster}: {said.verdict_message or said.reason or said.verdict}"
+    )
+
+
+def _judged_by(asked: OfferPolicy | None) -> JudgedBy | None:
+    if asked is None or asked.active_above is None:
+        return None
+    try:
+        return JudgedBy(parse_duration(asked.idle_after), parse_duration(asked.warm_up), asked.active_above, asked.gpus)
+    except ValueError:
+        return None
+
+
+def _readable(evidence: msgspec.Raw) -> Mapping[str, Any]:
+    try:
+        return msgspec.json.decode(evidence, type=dict[str, Any])
+    except UNREADABLE:
+        return {}
+
+
+def _missing(cluster: str, why: str) -> Unknown:
+    return Unknown(reason=UnknownReason.REMOTE_VERDICT_MISSING, message=f"it runs on cluster {cluster}, which {why}")
