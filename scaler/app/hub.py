@@ -20,6 +20,7 @@ from scaler.multikueue.dispatch.scores import PlacementScores
 from scaler.multikueue.dispatch.waiting import HubObjects
 from scaler.multikueue.worker_connections import WorkerConnections
 from scaler.quota.watch import QuotaReflectors
+from scaler.reporting.views.dispatch import DispatchReader
 from scaler.suspension.leader_api import LeaderApi
 
 
@@ -45,6 +46,25 @@ class HubWiring:
         reflectors: tuple[Reflector[Any], ...] = (self._configs, self._clusters, self._decisions)
         return [*(each.run() for each in reflectors), self.connections.run()]
 
+    def reader(self) -> DispatchReader:
+        """Of any replica."""
+        return DispatchReader(objects=self._objects(), connections=self.connections, planner=self._planner())
+
+    def _objects(self) -> HubObjects:
+        return HubObjects(
+            workloads=self._workloads,
+            checks=self._quota.checks,
+            configs=self._configs,
+            clusters=self._clusters,
+            decisions=self._decisions,
+            local_queues=self._quota.local_queues,
+        )
+
+    def _planner(self) -> DispatchPlanner:
+        settings = self._settings.multi_kueue
+        gpus = GpuResources(patterns=self._settings.gpu_resources)
+        return DispatchPlanner(patience=settings.patience, requests=settings.requests, gpus=gpus)
+
     def dispatcher(
         self,
         api: LeaderApi,
@@ -55,23 +75,11 @@ class HubWiring:
     ) -> Dispatcher:
         """Of the leader. It writes to workers while `api` may write, and is woken by what it watches."""
         settings = self._settings.multi_kueue
-        objects = HubObjects(
-            workloads=self._workloads,
-            checks=self._quota.checks,
-            configs=self._configs,
-            clusters=self._clusters,
-            decisions=self._decisions,
-            local_queues=self._quota.local_queues,
-        )
         dispatcher = Dispatcher(
             api=api,
-            objects=objects,
+            objects=self._objects(),
             connections=self.connections,
-            planner=DispatchPlanner(
-                patience=settings.patience,
-                requests=settings.requests,
-                gpus=GpuResources(patterns=self._settings.gpu_resources),
-            ),
+            planner=self._planner(),
             recorder=recorder,
             judged=judged,
             scores=PlacementScores(api=api, maximum=settings.score_maximum) if settings.scores else None,

@@ -160,6 +160,7 @@ class Runtime:
             self._spawn_all("reflector", wiring.reflectors.tasks())
             if with_quota:
                 self._spawn_all("reflector", wiring.cluster_reflectors.tasks())
+                self._spawn_all("hub", wiring.hub.tasks() if wiring.hub is not None else [])
             try:
                 await self._wait_listed(_LIST_SECONDS)
                 if with_quota:

@@ -282,7 +282,8 @@ class Wiring:
     def query_service(self) -> QueryService:
         """Answers queries by the plans that the leader makes. It writes nothing."""
         nodes = NodeShortage(planning=self.planner, admission=self.admission)
-        return QueryService(self.planner, admission=self.admission, nodes=nodes)
+        dispatch = self.hub.reader() if self.hub is not None else None
+        return QueryService(self.planner, admission=self.admission, nodes=nodes, dispatch=dispatch)
 
     def fleet_collector(
         self, sink: MetricsSink, *, is_reporting: Callable[[], bool], observe: Callable[[], None]

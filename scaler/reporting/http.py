@@ -97,6 +97,7 @@ class HttpServer:
                 web.get("/api/v1/decisions/{namespace}/{name}", _answered(self._explanation)),
                 web.get("/api/v1/offer", _answered(self._offer)),
                 web.get("/api/v1/queues", _answered(self._queues)),
+                web.get("/api/v1/clusters", _answered(lambda _: queries.clusters())),
                 web.get("/api/v1/pending", _answered(self._pending)),
                 web.get("/api/v1/gangs/{namespace}/{name:.+}", _answered(lambda at: queries.gang(**at.match_info))),
                 web.get("/api/v1/plans/{namespace}/{name:.+}", _answered(self._plan)),

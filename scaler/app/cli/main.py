@@ -194,13 +194,18 @@ def pending(
 def queues(
     client: "ScalerClient",
     all_resources: Annotated[bool, typer.Option("--all-resources", help="Show all resources, not only GPUs.")] = False,
+    all_clusters: Annotated[
+        bool, typer.Option("--all-clusters", help="Show the GPUs of every worker cluster, on a hub of MultiKueue.")
+    ] = False,
 ) -> int:
     """Show the quota of Cohorts and ClusterQueues.
 
     Per queue and flavor: nominal quota and limits, usage, idle, reclaimable, available, borrowed and pending amounts.
     """
-    from scaler.app.cli.queues import run_queues
+    from scaler.app.cli.queues import run_clusters, run_queues
 
+    if all_clusters:
+        return run_clusters(client)
     return run_queues(client, all_resources=all_resources)
 
 

@@ -52,7 +52,26 @@ def gang_rows(gang: Json) -> Iterator[Row]:
         yield "reclaim", reason_text(gang["reclaim"]["outcome"], gang["reclaim"]["message"])
     for check in gang["admissionChecks"]:
         yield from check_rows(check)
+    if gang.get("dispatch"):
+        yield from cluster_rows(gang["dispatch"])
     yield from standing_rows(gang)
+
+
+def cluster_rows(dispatch: Json) -> Iterator[Row]:
+    """Every cluster of a hub with its answer, the best first, and what is done."""
+    yield "dispatch", reason_text(dispatch["reason"], dispatch["step"])
+    for each in dispatch["clusters"]:
+        yield "cluster", _cluster(each)
+
+
+def _cluster(cluster: Json) -> Text:
+    nominated = f"  nominated since {cluster['nominatedAt'] or '?'}" if cluster["nominated"] else ""
+    reclaims = ", may suspend idle workloads for it" if cluster["reclaim"] else ""
+    return Text.assemble(
+        (cluster["name"], "bold" if cluster["nominated"] else ""),
+        f"  {cluster['why']}",
+        (f"{nominated}{reclaims}", "green"),
+    )
 
 
 def reason_rows(gang: Json) -> Iterator[Row]:

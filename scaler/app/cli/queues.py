@@ -22,6 +22,35 @@ def run_queues(client: ScalerClient, *, all_resources: bool) -> int:
     )
 
 
+_OF_CLUSTERS = ("CLUSTER", "QUEUE", "FLAVOR", "NOMINAL", "FREE", "IDLE", "RECLAIMABLE", "LARGEST GANG", "AFTER RECLAIM")
+
+
+def run_clusters(client: ScalerClient) -> int:
+    return client.answer(["clusters"], [], lambda local: local.queries.clusters(), render_clusters, key="clusters")
+
+
+def render_clusters(answer: Json, width: int) -> RenderableType:
+    """What the workers of a hub have."""
+    if not answer["clusters"]:
+        return Text("There are no MultiKueueClusters.")
+    rows = [row for each in answer["clusters"] for row in _rows_of_cluster(each)]
+    unknown = [
+        Text(f"{each['name']}: {each['problem']}", style="magenta") for each in answer["clusters"] if each["problem"]
+    ]
+    table = [table_or_list(_OF_CLUSTERS, rows, width, words=(0, 1, 2))] if rows else []
+    return Group(*table, *unknown)
+
+
+def _rows_of_cluster(cluster: Json) -> Iterator[list[str | Text]]:
+    for queue in cluster["clusterQueues"]:
+        gang = queue["largestGang"]
+        for flavor in queue["flavors"]:
+            models = f" ({', '.join(flavor['models'])})" if flavor["models"] else ""
+            amounts = (flavor[name] for name in ("nominal", "free", "idle", "reclaimable"))
+            cells = [str(each) for each in (*amounts, gang["now"], gang["afterReclaim"])]
+            yield [cluster["name"], queue["name"], f"{flavor['name']}{models}", *cells]
+
+
 def render(answer: Json, width: int) -> RenderableType:
     parts: list[RenderableType] = []
     if answer["unjudged"]:

@@ -308,15 +308,19 @@ def _trouble(found: WorkloadDispatch, checked: Preflight) -> tuple[str, str]:
 
 def nominated_message(found: WorkloadDispatch) -> str:
     """What was nominated and why, and what every other cluster says."""
+    return f"{step_message(found)}. {'; '.join(f'{each.name}: {each.words}' for each in found.ranking.all)}"
+
+
+def step_message(found: WorkloadDispatch) -> str:
+    """What is done, or why nothing is."""
     match found.step:
         case NominateCluster(with_reclaim=True):
-            done = f"nominated {found.step.cluster.name}, which may suspend idle workloads for it"
+            return f"nominated {found.step.cluster.name}, which may suspend idle workloads for it"
         case NominateCluster():
-            done = f"nominated {found.step.cluster.name}, so that Kueue releases the quota of this inactive Workload"
+            return f"nominated {found.step.cluster.name}, so that Kueue releases the quota of this inactive Workload"
         case AddCluster():
-            done = f"nominated {found.step.cluster.name}, too, as {', '.join(found.state.nominated)} did not admit it"
+            return f"nominated {found.step.cluster.name}, too, as {', '.join(found.state.nominated)} did not admit it"
         case MoveReclaim():
-            done = f"nominated {found.step.cluster.name} in place of {found.step.source}"
+            return f"nominated {found.step.cluster.name} in place of {found.step.source}"
         case KeepNomination():
-            done = found.step.message
-    return f"{done}. {'; '.join(f'{each.name}: {each.words}' for each in found.ranking.all)}"
+            return found.step.message

@@ -1,14 +1,78 @@
-"""Which Workloads of a hub wait for a cluster, what does each cluster answer, and what is done?"""
+"""Which Workloads of a hub wait for a cluster, what does each cluster answer, and what do clusters have?
+
+Any replica answers: all of them read the workers. Only what the leader remembers is not known, which is for how long an
+answer is awaited.
+"""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
 
 from scaler.kube.objects.core import stamp
-from scaler.multikueue.dispatch.controller import DispatchReport, nominated_message
-from scaler.multikueue.dispatch.plan import WorkloadDispatch
+from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
+from scaler.multikueue.dispatch.controller import DispatchReport, nominated_message, step_message, worker_view
+from scaler.multikueue.dispatch.plan import DispatchPlanner, WorkloadDispatch
 from scaler.multikueue.dispatch.ranking import RankedCluster
+from scaler.multikueue.dispatch.waiting import ClusterStandings, HubObjects
+from scaler.multikueue.worker_connections import WorkerConnection, WorkerConnections
+from scaler.reporting.views import Json
 
-Json = Mapping[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class DispatchReader:
+    """Reads what the dispatcher goes by, and writes nothing."""
+
+    objects: HubObjects
+    connections: WorkerConnections
+    planner: DispatchPlanner
+
+    def waiting(self, now: datetime) -> Mapping[tuple[str, str], Json]:
+        """Of every Workload that waits for a cluster, what each cluster answers."""
+        workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
+        waiting, standings = self.objects.waiting(), ClusterStandings.of(self.objects)
+        plan = self.planner.plan(waiting, standings, workers, {}, now)
+        return {each.waiting.workload.metadata.key: waiting_view(each) for each in plan.workloads}
+
+    def clusters(self, now: datetime) -> Json:
+        """What every worker has."""
+        return {
+            "at": stamp(now),
+            "clusters": [cluster_view(name, each) for name, each in sorted(self.connections.connections.items())],
+        }
+
+
+def cluster_view(name: str, connection: WorkerConnection) -> Json:
+    """What a worker has by its status, while that is fresh; else why it is not known."""
+    status = connection.offer.status()
+    unknown = connection.problem or (status.message if status is not None else "its ClusterOffer has no current status")
+    return {
+        "name": name,
+        "problem": unknown or None,
+        "observedAt": stamp(status.observed_at) if status is not None and status.observed_at is not None else None,
+        "clusterQueues": [*_cluster_queues(status)] if status is not None else [],
+    }
+
+
+def _cluster_queues(status: ClusterOfferStatus) -> Iterator[Json]:
+    for queue in status.cluster_queues:
+        yield {
+            "name": queue.name,
+            "largestGang": {"now": queue.largest_gang.now, "afterReclaim": queue.largest_gang.after_reclaim},
+            "flavors": [*_flavors(queue)],
+        }
+
+
+def _flavors(queue: ClusterQueueOffer) -> Iterator[Json]:
+    for each in queue.flavors:
+        yield {
+            "name": each.name,
+            "resource": each.resource,
+            "models": list(each.models),
+            "nominal": each.nominal,
+            "free": each.free,
+            "idle": each.idle,
+            "reclaimable": each.reclaimable,
+        }
 
 
 def dispatch_view(report: DispatchReport) -> Json:
@@ -35,6 +99,7 @@ def waiting_view(found: WorkloadDispatch) -> Json:
         "active": workload.spec.active,
         "nominated": list(found.state.nominated),
         "reason": found.reason,
+        "step": step_message(found),
         "message": nominated_message(found),
         "clusters": [*_clusters(found)],
     }

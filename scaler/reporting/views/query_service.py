@@ -31,6 +31,7 @@ from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, PlanRe
 from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
 from scaler.reclaim.wake_planner import WakePlanner
 from scaler.reporting.views.admission_checks import CheckViews
+from scaler.reporting.views.dispatch import DispatchReader
 from scaler.reporting.views.non_candidates import non_candidates_in, scalable_of, why_ineligible
 from scaler.reporting.views.pending import PlannerAnswers, gang_page, pending_view, selected
 from scaler.reporting.views.plans import PlanReport, plan_view
@@ -42,7 +43,8 @@ _IN_LINE = 8
 
 
 class QueryService:
-    """`admission` plans for Workloads with our AdmissionChecks, and `nodes` for those of them that lack nodes."""
+    """`admission` plans for Workloads with our AdmissionChecks, and `nodes` for those of them that lack nodes.
+    `dispatch` reads the workers of a hub of MultiKueue."""
 
     _patience_s = 1.0
     """How long `pending` may ask the planner about one gang after the other."""
@@ -53,11 +55,13 @@ class QueryService:
         *,
         admission: AdmissionPlanner | None = None,
         nodes: NodeShortage | None = None,
+        dispatch: DispatchReader | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._planner = planner
         self._admission = admission
         self._nodes = nodes or NodeShortage(planning=planner)
+        self._dispatch = dispatch
         self._quota = QuotaShortage(planning=planner)
         self._clock = clock
         self._turn = asyncio.Lock()
@@ -75,7 +79,8 @@ class QueryService:
             snapshot = await self._snapshot(with_checks=True)
             chosen = [each for each, _ in selected(snapshot, namespace=namespace, queue=queue)]
             answers = await self._planner_answers(snapshot, chosen)
-            return await asyncio.to_thread(pending_view, snapshot, answers, namespace=namespace, queue=queue)
+            shown = await asyncio.to_thread(pending_view, snapshot, answers, namespace=namespace, queue=queue)
+            return self._with_clusters(shown, snapshot.at)
 
     async def gang(self, namespace: str, name: str) -> Mapping[str, Any]:
         """One Workload, whether it waits or not, and how it stands with our AdmissionChecks. Raises: QueryError."""
@@ -85,7 +90,22 @@ class QueryService:
             waiting = [each for each, _ in snapshot.waiting if each.key == "/".join(observed.metadata.key)]
             answers = await self._planner_answers(snapshot, waiting)
             shown = await asyncio.to_thread(gang_page, snapshot, observed, answers)
+            if shown["gang"] is not None:
+                [gang] = self._with_clusters({"gangs": [shown["gang"]]}, snapshot.at)["gangs"]
+                shown = {**shown, "gang": gang}
             return {**shown, "staysSuspended": await self._stays_suspended(observed, snapshot.at)}
+
+    def _with_clusters(self, shown: Mapping[str, Any], at: datetime) -> Mapping[str, Any]:
+        """With what each cluster answers to those that wait for one."""
+        waiting = self._dispatch.waiting(at) if self._dispatch is not None else {}
+        gangs = [{**each, "dispatch": waiting.get((each["namespace"], each["name"]))} for each in shown["gangs"]]
+        return {**shown, "gangs": gangs}
+
+    async def clusters(self) -> Mapping[str, Any]:
+        """What the workers of a hub have. Raises: QueryError where this is no hub."""
+        if self._dispatch is None:
+            raise QueryError("this is no hub of MultiKueue: dispatcher is not one of its components", status=409)
+        return self._dispatch.clusters(self._clock())
 
     async def _stays_suspended(self, observed: KueueWorkload, at: datetime) -> str | None:
         """Why a Workload that comes back when there is room does not yet; None for any other."""
@@ -103,10 +123,17 @@ class QueryService:
         async with self._in_turn():
             snapshot = await self._snapshot(with_checks=True)
             observed = self._find(namespace, name)
-            gang = self._gang(observed, snapshot)
-            if snapshot.plan_for(gang) is not None:
-                return plan_view(snapshot, PlanReport(gang=gang, observed=observed, what_if=idle))
-            return plan_view(snapshot, await self._report(snapshot, gang, observed, idle))
+            dispatch = self._clusters_of(observed, snapshot.at)
+            gang = self._gang(observed, snapshot, is_dispatched=dispatch is not None)
+            if dispatch is not None or snapshot.plan_for(gang) is not None:
+                shown = plan_view(snapshot, PlanReport(gang=gang, observed=observed, what_if=idle))
+            else:
+                shown = plan_view(snapshot, await self._report(snapshot, gang, observed, idle))
+            return {**shown, "dispatch": dispatch}
+
+    def _clusters_of(self, observed: KueueWorkload, at: datetime) -> Mapping[str, Any] | None:
+        """What each cluster answers, of a Workload that waits for one; None for any other."""
+        return self._dispatch.waiting(at).get(observed.metadata.key) if self._dispatch is not None else None
 
     # --------------------------------------------------------------------------------------------------------- turns
 
@@ -218,7 +245,7 @@ class QueryService:
             raise QueryError(f"ScalableWorkload {namespace}/{name} is not there, or has no Workload", status=404)
         return found
 
-    def _gang(self, observed: KueueWorkload, snapshot: ViewSnapshot) -> QuotaWorkload:
+    def _gang(self, observed: KueueWorkload, snapshot: ViewSnapshot, *, is_dispatched: bool) -> QuotaWorkload:
         """The Workload of the quota engine. Raises: QueryError for one that waits for no quota."""
         key = "/".join(observed.metadata.key)
         quota = self._planner.view.look()
@@ -229,7 +256,8 @@ class QueryService:
             why = "it is finished" if observed.spec.active else "it is deactivated (spec.active is false)"
             raise QueryError(f"Workload {key} waits for nothing: {why}", status=409)
         if (
-            gang.reservation is None
+            is_dispatched
+            or gang.reservation is None
             or snapshot.plan_for(gang) is not None
             or gang.uid in self._nodes.lacking(snapshot.at)
         ):
