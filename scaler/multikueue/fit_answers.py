@@ -34,6 +34,7 @@ from scaler.multikueue.unplaced_pods import with_unplaced_pods
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import PROVISIONING, QuotaWorkload
 from scaler.reclaim.active_plans import ActivePlan, active_plans
+from scaler.reclaim.candidates import gpus_of
 from scaler.reclaim.executor import fingerprint
 from scaler.reclaim.planner import Planner, PlanningSnapshot, Unprotected
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
@@ -215,7 +216,8 @@ class FitAnswers:
     def _question(
         self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate]
     ) -> FitQuestion | FitAnswer:
-        request = self.planning.request(state, gang, candidates)
+        # Plans are made for Workloads that wait for GPUs.
+        request = self.planning.request(state, gang, candidates if gpus_of(gang, self.planning.cluster) else ())
         if isinstance(request, NoPlan):
             return refusal(request)
         return FitQuestion(

@@ -8,18 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from multikueue.offer_world import OfferWorld, asks, pod_set
 from quota_builders import (
+    GPU,
     NOW,
     cluster_queue,
     cohort,
+    gpu,
     holding,
     local_queue,
     preempting,
     workload,
 )
+from quota_builders import pod_set as quota_pod_set
 from reclaim_builders import nodes_with
 
 from scaler.multikueue.fit import Fit, FitAnswer
-from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaAdmissionCheck, StopPolicy
+from scaler.quota.model import (
+    FlavorResource,
+    PreemptionPolicy,
+    QueueingStrategy,
+    Quota,
+    QuotaAdmissionCheck,
+    QuotaResourceGroup,
+    StopPolicy,
+)
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.budgets.budget import Budget, Limit
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
@@ -52,6 +63,25 @@ async def test_without_pressure_nobody_is_suspended_for_it() -> None:
     world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)], policy=ReclaimConfig(pressure=False))
     world.quota.idle("idle")
     assert (await world.fit(asks(pods=4))).fit is Fit.WAIT
+
+
+async def test_nobody_is_suspended_for_one_that_asks_for_no_gpus() -> None:
+    cpu = QuotaResourceGroup(resources=frozenset({GPU, "cpu"}), flavors=("default",))
+    quotas = {gpu(): Quota(nominal=4), FlavorResource("default", "cpu"): Quota(nominal=4000)}
+    idle = holding("idle", pod_sets=(quota_pod_set(requests={GPU: 4, "cpu": 4000}),))
+    world = OfferWorld([cluster_queue(groups=(cpu,), quotas=quotas)], [idle])
+    world.quota.idle("idle")
+    container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
+    assert (await world.fit(asks(pod_sets=[pod_set(containers=[container])]))).fit is Fit.WAIT
+    both = {"name": "main", "resources": {"requests": {"cpu": "1", GPU: "1"}}}
+    assert (await world.fit(asks("gpus", pod_sets=[pod_set(containers=[both])]))).fit is Fit.RECLAIM
+
+
+async def test_requests_that_are_alike_are_answered_alike() -> None:
+    world = OfferWorld([cluster_queue(gpus=4)])
+    found = await world.fits.answers(await world.look(), [asks("one", pods=3), asks("two", pods=3)])
+    assert len({shown(each) for each in found.values()}) == 1
+    assert [each.fit for each in found.values()] == [Fit.FREE, Fit.FREE]
 
 
 async def test_an_exhausted_budget_lets_it_wait() -> None:
