@@ -1,12 +1,12 @@
 """Which Workloads of a hub wait for a cluster, what does each cluster answer, and what do clusters have?
 
-Any replica answers: all of them read the workers. Only what the leader remembers is not known, which is for how long an
-answer is awaited.
+Any replica answers: all of them read the workers. What only the leader remembers is not known: since when an answer is
+awaited, and which room it has given away.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
@@ -16,6 +16,8 @@ from scaler.multikueue.dispatch.ranking import RankedCluster
 from scaler.multikueue.dispatch.waiting import ClusterStandings, HubObjects
 from scaler.multikueue.worker_connections import WorkerConnection, WorkerConnections
 from scaler.reporting.views import Json
+
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class DispatchReader:
         """Of every Workload that waits for a cluster, what each cluster answers."""
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
         waiting, standings = self.objects.waiting(), ClusterStandings.of(self.objects)
+        self.planner.memory.asked_since = {each.uid: _LONG_AGO for each in waiting}
         plan = self.planner.plan(waiting, standings, workers, {}, now)
         return {each.waiting.workload.metadata.key: waiting_view(each) for each in plan.workloads}
 

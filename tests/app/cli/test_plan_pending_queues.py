@@ -203,7 +203,7 @@ async def test_the_json_keeps_its_shape():
     queues, pending, plan, refused = [view for view, _ in await views()]
     assert plan.keys() == refused.keys() == {
         "at", "gang", "whatIfIdle", "standing", "plan", "refusal", "alternatives", "candidates", "moreCandidates",
-        "cautions", "holders", "moreHolders",
+        "cautions", "dispatch", "holders", "moreHolders",
     }  # fmt: skip
     assert plan["plan"].keys() == {
         "id", "seeks", "check", "missing", "clusterQueue", "cost", "gpus", "isExact", "victims", "quota",
