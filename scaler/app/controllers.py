@@ -26,6 +26,7 @@ from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.multikueue import ClusterOffer
 from scaler.multikueue.dispatch.controller import Dispatcher
+from scaler.multikueue.judged import judged_workloads
 from scaler.multikueue.offer_controller import OfferController
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
@@ -265,7 +266,10 @@ class Leadership:
             self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
         if wiring.hub is not None:
             wiring.hub.connections.is_leader = lambda: elector.is_leader
-            self.dispatcher = wiring.hub.dispatcher(api, recorder, self._sink)
+            decisions, cluster = wiring.decision_cache, wiring.cluster
+            self.dispatcher = wiring.hub.dispatcher(
+                api, recorder, self._sink, judged=lambda: judged_workloads(decisions.evaluation, cluster)
+            )
         recording = asyncio.create_task(recorder.run(), name="events")
         try:
             await elector.run(self._run_controllers)

@@ -1,5 +1,5 @@
-"""The hub of MultiKueue in one process: connections to its workers, which every replica reads, and the leader's
-dispatcher."""
+"""The hub of MultiKueue in one process: connections to its workers, by which every replica judges what runs there, and
+the dispatcher of the leader."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,10 +14,11 @@ from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, 
 from scaler.kube.objects.resources import MULTIKUEUE_CLUSTER, MULTIKUEUE_CONFIG, PLACEMENT_DECISION
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
-from scaler.multikueue.dispatch.controller import Dispatcher, nothing_judged
+from scaler.multikueue.dispatch.controller import Dispatcher
 from scaler.multikueue.dispatch.plan import DispatchPlanner, JudgedWorkloads
 from scaler.multikueue.dispatch.scores import PlacementScores
 from scaler.multikueue.dispatch.waiting import HubObjects
+from scaler.multikueue.remote_verdicts import RemoteAnswers
 from scaler.multikueue.worker_connections import WorkerConnections
 from scaler.quota.watch import QuotaReflectors
 from scaler.reporting.views.dispatch import DispatchReader
@@ -41,6 +42,8 @@ class HubWiring:
             namespace=settings.multi_kueue.namespace,
             offer_name=settings.multi_kueue.offer_name,
         )
+        self.answers = RemoteAnswers(workers=self.connections)
+        """What the workers say of what is dispatched to them."""
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         reflectors: tuple[Reflector[Any], ...] = (self._configs, self._clusters, self._decisions)
@@ -71,7 +74,7 @@ class HubWiring:
         recorder: EventRecorder,
         sink: MetricsSink,
         *,
-        judged: Callable[[], JudgedWorkloads] = nothing_judged,
+        judged: Callable[[], JudgedWorkloads],
     ) -> Dispatcher:
         """Of the leader. It writes to workers while `api` may write, and is woken by what it watches."""
         settings = self._settings.multi_kueue

@@ -13,6 +13,8 @@ from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scal
 from scaler.app.scaling_objects import ScalingObjects
 from scaler.decision.cluster_state import (
     ClusterState,
+    NoRemoteVerdicts,
+    RemoteVerdicts,
     pod_indexes,
     scalable_workload_indexes,
     scaled_object_indexes,
@@ -76,7 +78,8 @@ class Reflectors:
         self.scalable_workloads.subscribe(self.switched.scalable_heard)
         self.scaling = ScalingObjects(self.scaled_objects, self.scalable_workloads)
 
-    def cluster(self, gpus: GpuResources) -> ClusterState:
+    def cluster(self, gpus: GpuResources, remote: RemoteVerdicts | None = None) -> ClusterState:
+        """`remote` is what other clusters say of what runs there; None: nothing is known of that."""
         return ClusterState(
             scaled_objects=self.scaling,
             scalable_workloads=self.scalable_workloads,
@@ -84,6 +87,7 @@ class Reflectors:
             pods=self.pods,
             gpus=gpus,
             switched=self.switched,
+            remote=remote or NoRemoteVerdicts(),
         )
 
     @property

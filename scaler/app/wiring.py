@@ -103,7 +103,8 @@ class Wiring:
         self.transport = transport
         self.reflectors = Reflectors(transport, gpus, kubernetes.namespaces, max_age=kubernetes.max_view_age)
         self.cluster_reflectors = ClusterReflectors(transport, is_confined=bool(kubernetes.namespaces))
-        self.cluster = self.reflectors.cluster(gpus)
+        self.hub = self._hub()
+        self.cluster = self.reflectors.cluster(gpus, self.hub.answers if self.hub is not None else None)
         self.decision_cache = self._empty_cache()
         changed = ChangedScaledObjects()
         self.re_evaluation = ReEvaluation(reflectors=self.reflectors, cluster=self.cluster, touch=changed.add)
@@ -117,7 +118,6 @@ class Wiring:
         self.seen_pods = PodMemory()
         self.links = Links(links.into(LinkConfig)) if links is not None else None
         self.admission = self._admission()
-        self.hub = self._hub()
 
     @classmethod
     async def open(
