@@ -8,6 +8,7 @@ import structlog
 
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.provisioning.lifecycle import LOST
+from scaler.app.metrics_source import UNCONFIGURED
 from scaler.decision.candidate import HistoryLine, return_of
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import answer_word, verdict_word
@@ -46,7 +47,8 @@ class MetricsSink:
         metrics.series.labels(attributed="yes").set(intake.series - intake.unattributed)
         set_series(metrics.source_doubt, {(str(intake.doubt.reason),): 1} if intake.doubt is not None else {})
         if intake.doubt is not None:
-            log.warning("samples cannot be trusted", reason=intake.doubt.reason, why=intake.doubt.message)
+            tell = log.debug if UNCONFIGURED in intake.doubt.message else log.warning
+            tell("samples cannot be trusted", reason=intake.doubt.reason, why=intake.doubt.message)
         if tick.evaluation is not None:
             self._show(tick.evaluation)
 

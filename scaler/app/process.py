@@ -84,7 +84,7 @@ class Runtime:
         """Build and start everything. Raises: ConfigurationError; nothing is left running then."""
         tune_process()
         try:
-            await self._build()
+            await self._build(needs_source="dispatcher" not in self.settings.components)
             await self._listen()
         except BaseException:
             await self._stack.aclose()
@@ -293,6 +293,8 @@ class Runtime:
     def unready(self) -> list[str]:
         if self._stopping.is_set():
             return ["this process is stopping"]
+        if self._wiring.source is NO_METRICS_SOURCE:
+            return []  # a hub: there is nothing here that would be judged by samples
         return [] if self.decision_cache.is_ready else [self.decision_cache.why_cold]
 
 
