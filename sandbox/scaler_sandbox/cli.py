@@ -15,14 +15,19 @@ def demo(
         bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
     ] = False,
     act: Annotated[
-        str, typer.Option("--act", help="Only one act: 'first', 'second', 'third' or 'fourth'.", show_default=False)
+        str,
+        typer.Option(
+            "--act", help="Only one act: 'first', 'second', 'third', 'fourth' or 'fifth'.", show_default=False
+        ),
     ] = "",
 ) -> None:
-    """Tell the story on an embedded cluster, in four acts.
+    """Tell the story on embedded clusters, in five acts.
 
     First, a gang goes idle and is suspended, the gang that waited gets its GPUs, and the first one comes back. Then
-    three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them. Last, a
-    gang of 16 takes 8 idle GPUs and asks for the node that it lacks, and starts when all of it can.
+    three teams share a cohort, five notebooks are idle, and a gang of 8 gets in by suspending just two of them. Then a
+    gang of 16 takes 8 idle GPUs and asks for the node that it lacks, and starts when all of it can. Then an owner is
+    warned, and keeps a notebook for a while. Last, a gang goes to the one of two clusters where GPUs are idle, and only
+    there are notebooks suspended.
     """
     from scaler_sandbox.demo import run_demo
 

@@ -2,36 +2,29 @@
 
 import asyncio
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.text import Text
 
-from scaler.app.process import Runtime, fastest_loop
-from scaler.app.settings.load import load
-from scaler.app.settings.model import Settings
+from scaler.app.process import fastest_loop
 from scaler.errors import ConfigurationError
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reporting import logs
 from scaler_sandbox.autoscaler import AutoscalerConfig
-from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, packaged
-from scaler_sandbox.prometheus import PrometheusProcess
-from scaler_sandbox.sandbox import Sandbox, SandboxConfig
-from scaler_sandbox.stories import answers, cohort, provisioning
+from scaler_sandbox.packaged import packaged
+from scaler_sandbox.stage import HUB, RunningAct, hub_and_workers, one_cluster
+from scaler_sandbox.stories import answers, cohort, provisioning, two_clusters
 from scaler_sandbox.stories.answers import AnswersStory
 from scaler_sandbox.stories.cohort import CohortStory
 from scaler_sandbox.stories.facts import ActOutcome, StoryEntry
 from scaler_sandbox.stories.hand_over import HandOverStory, manifests
 from scaler_sandbox.stories.provisioning import ProvisioningStory
+from scaler_sandbox.stories.two_clusters import TwoClustersStory
 from scaler_sandbox.timeline import (
+    FIFTH_ACT,
     FIRST_ACT,
     FOURTH_ACT,
     SECOND_ACT,
@@ -46,8 +39,6 @@ from scaler_sandbox.timeline import (
 
 Tell = Callable[[StoryEntry], None]
 
-COLLECTION = timedelta(milliseconds=500)
-"""How often the simulated exporter collects; a real one does every 30 s. All other intervals are shortened alike."""
 NODES = {"gpu-node-1": 2}
 
 
@@ -57,28 +48,44 @@ class Act:
 
     title: str
     introduction: Text
-    nodes: Mapping[str, int]
-    story: "Callable[[RunningAct, Tell, float], PlayedAct]"
+    story: Callable[[RunningAct, Tell, float], PlayedAct]
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """GPUs by node."""
+    workers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of an act on a hub and its workers: GPUs by node and worker, the one that is shown last."""
     autoscaler: AutoscalerConfig | None = None
     """How the autoscaler provisions nodes during the act; None for an act without."""
 
 
-def _hand_over(stage: "RunningAct", tell: Tell, began: float) -> HandOverStory:
+def _hand_over(stage: RunningAct, tell: Tell, began: float) -> HandOverStory:
     address = stage.scaler_address
     objects = manifests(packaged("examples"), scaler_address=address)
     return HandOverStory(world=stage.world, scaler_address=address, objects=objects, tell=tell, began=began)
 
 
-def _cohort(stage: "RunningAct", tell: Tell, began: float) -> CohortStory:
+def _cohort(stage: RunningAct, tell: Tell, began: float) -> CohortStory:
     return CohortStory(world=stage.world, scaler_address=stage.scaler_address, tell=tell, began=began)
 
 
-def _growing(stage: "RunningAct", tell: Tell, began: float) -> ProvisioningStory:
+def _growing(stage: RunningAct, tell: Tell, began: float) -> ProvisioningStory:
     return ProvisioningStory(world=stage.world, scaler_address=stage.scaler_address, tell=tell, began=began)
 
 
-def _answers(stage: "RunningAct", tell: Tell, began: float) -> AnswersStory:
+def _answers(stage: RunningAct, tell: Tell, began: float) -> AnswersStory:
     return AnswersStory(world=stage.world, scaler_address=stage.scaler_address, tell=tell, began=began)
+
+
+def _two_clusters(stage: RunningAct, tell: Tell, began: float) -> TwoClustersStory:
+    hub, busy = (stage.others[name] for name in (HUB, two_clusters.BUSY))
+    return TwoClustersStory(
+        world=stage.world,
+        scaler_address=stage.scaler_address,
+        hub=hub.world,
+        busy=busy.world,
+        busy_scaler_address=busy.scaler_address,
+        tell=tell,
+        began=began,
+    )
 
 
 ACTS = {
@@ -92,6 +99,9 @@ ACTS = {
         autoscaler=provisioning.AUTOSCALER,
     ),
     "fourth": Act(title="an owner answers", introduction=FOURTH_ACT, nodes=answers.NODES, story=_answers),
+    "fifth": Act(
+        title="one gang, two clusters", introduction=FIFTH_ACT, workers=two_clusters.WORKERS, story=_two_clusters
+    ),
 }
 
 
@@ -100,7 +110,7 @@ def run_demo(*, as_json: bool, source: str, serve: bool, act: str = "") -> int:
     if source not in ("dcgm", "prometheus"):
         raise ConfigurationError(f"--source {source!r}: write 'dcgm' or 'prometheus'")
     if act not in ("", *ACTS):
-        known = "'first', 'second', 'third' or 'fourth'"
+        known = "'first', 'second', 'third', 'fourth' or 'fifth'"
         raise ConfigurationError(f"--act {act!r}: write {known}, or leave it out for all")
     logs.configure(level="error", style="text")
     with asyncio.Runner(loop_factory=fastest_loop()) as runner:
@@ -134,91 +144,26 @@ async def _demo(timeline: Timeline, *, acts: Iterable[str], source: str, serve: 
     return 0 if ending.ok else 1
 
 
-async def play(timeline: Timeline, act: Act, stage: "RunningAct", began: float) -> ActOutcome:
-    """Runs the act on its cluster."""
+async def play(timeline: Timeline, act: Act, stage: RunningAct, began: float) -> ActOutcome:
+    """Runs the act on its clusters."""
     story = act.story(stage, timeline.tell, began)
-    with timeline.showing(stage.world, story, act.introduction):
+    with timeline.showing(stage.worlds, story, act.introduction):
         return await story.run()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningAct:
-    """A world with a scaler in its midst."""
-
-    world: Sandbox
-    runtime: Runtime
-    kubeconfig: Path
-    end: AsyncExitStack
-    """Ends both."""
-
-    @property
-    def scaler_address(self) -> str:
-        return f"127.0.0.1:{self.runtime.grpc_port}"
-
-
 async def start_act(stack: AsyncExitStack, act: Act, source: str) -> RunningAct:
-    """A cluster for the act, with a scaler that is installed in it."""
+    """Clusters for the act, with a scaler that is installed in each of them."""
     end = await stack.enter_async_context(AsyncExitStack())
-    folder = Path(end.enter_context(tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-demo-")))
-    config = replace(SandboxConfig.fast(act.nodes, collect=COLLECTION), follows=(SCALABLE_WORKLOAD,))
-    if act.autoscaler is not None:
-        config = replace(config, autoscaler=act.autoscaler)
-    world = Sandbox(config)
-    kubeconfig, own = folder / "kubeconfig", folder / "own-kubeconfig"
-    await end.enter_async_context(world)
-    await world.apply([*crds(), *account()])
-    world.write_kubeconfig(kubeconfig)
-    # The scaler may do what it may do in a cluster that it is installed in, and no more.
-    world.write_kubeconfig(own, token=await world.token_of(NAMESPACE, SERVICE_ACCOUNT))
-    # Only the page of all nodes includes nodes that are added later.
-    pages = world.exporter_urls if act.autoscaler is None else {"all": world.exporter_url}
-    metrics: dict[str, Any] = {"dcgm.endpoints": list(pages.values())}
-    if source == "prometheus":
-        prometheus = await end.enter_async_context(PrometheusProcess(pages, interval=COLLECTION))
-        metrics = {"prometheus.url": prometheus.url}
-    runtime = Runtime(settings(own, metrics))
-    await runtime.start()
-    running = asyncio.create_task(runtime.run(), name="scaler")
-    end.push_async_callback(_stop, runtime, running)
-    return RunningAct(world=world, runtime=runtime, kubeconfig=kubeconfig, end=end)
-
-
-async def _stop(runtime: Runtime, running: "asyncio.Task[None]") -> None:
-    runtime.stop()
-    await running
-
-
-def settings(kubeconfig: Path, more: dict[str, Any]) -> Settings:
-    """The settings of a scaler with short intervals."""
-    interval = COLLECTION.total_seconds()
-    short = {
-        "kubernetes.kubeconfig": kubeconfig,
-        "kubernetes.lease": {"namespace": NAMESPACE, "duration": "30s", "renewDeadline": "20s", "retryPeriod": "500ms"},
-        "evaluation": {"interval": f"{interval:g}s", "overlap": "3s"},
-        "trust": {"collectionInterval": f"{interval:g}s"},
-        # So that dashboards have something to show; nothing in the story is held up by it.
-        "metrics": {"prices": {"NVIDIA-A100*": 2.5}},
-        "reclaim.replanBackoff": "3s",
-        "reclaim.budgets": [{"name": "a few at once", "atOnce": {"count": 8}}],
-        "grpc.address": "127.0.0.1:0",
-        "grpc.reflection": find_spec("grpc_reflection") is not None,
-        "http.address": "127.0.0.1:0",
-    }
-    return load(None, environ={}, flags=short | more)
+    if act.workers:
+        return await hub_and_workers(end, act.workers, source)
+    return await one_cluster(end, act.nodes, source, autoscaler=act.autoscaler)
 
 
 async def _serve(timeline: Timeline, stages: Mapping[str, RunningAct]) -> None:
     for title, stage in stages.items():
-        timeline.addresses(
-            title,
-            {
-                "gRPC": stage.scaler_address,
-                "page": f"http://127.0.0.1:{stage.runtime.http_port}/",
-                "Kubernetes API": stage.world.api_url,
-                "kubeconfig": str(stage.kubeconfig),
-                "dcgm-exporter": stage.world.exporter_url,
-            },
-        )
+        timeline.addresses(title, stage.addresses)
+        for name, other in stage.others.items():
+            timeline.addresses(f"{title}: {name}", other.addresses)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -7,6 +7,7 @@ import yaml
 
 import scaler
 from scaler.errors import ScalerError
+from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule, RuleUser
 
 _PACKAGE = Path(scaler.__file__).parent
 
@@ -34,3 +35,39 @@ def account() -> list[dict[str, Any]]:
     folder = packaged("kustomize/base")
     texts = [(folder / f"{name}.yaml").read_text(encoding="utf-8") for name in ("namespace", "serviceaccount", "roles")]
     return [body for text in texts for body in yaml.safe_load_all(text)]
+
+
+_KUEUE_NAMESPACE = "kueue-system"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def dispatcher_account() -> list[dict[str, Any]]:
+    """What that ServiceAccount may do on a hub of MultiKueue besides, as the chart grants it with `rbac.dispatcher`."""
+    rules = [each for each in REQUIRED_RULES if each.part is RuleUser.DISPATCHER]
+    everywhere = [each for each in rules if not each.in_kueue_namespace]
+    secrets = [each for each in rules if each.in_kueue_namespace]
+    return [
+        *_granted(f"{SERVICE_ACCOUNT}-dispatcher", everywhere, "Cluster", {}),
+        *_granted(f"{SERVICE_ACCOUNT}-kubeconfigs", secrets, "", {"namespace": _KUEUE_NAMESPACE}),
+    ]
+
+
+def _granted(name: str, rules: list[RequiredRule], scope: str, place: dict[str, str]) -> list[dict[str, Any]]:
+    metadata = {"name": name, **place}
+    subject = {"kind": "ServiceAccount", "namespace": NAMESPACE, "name": SERVICE_ACCOUNT}
+    head = {"apiVersion": f"{_RBAC}/v1", "metadata": metadata}
+    return [
+        {**head, "kind": f"{scope}Role", "rules": [_rule(each) for each in rules]},
+        {
+            **head,
+            "kind": f"{scope}RoleBinding",
+            "roleRef": {"apiGroup": _RBAC, "kind": f"{scope}Role", "name": name},
+            "subjects": [subject],
+        },
+    ]
+
+
+def _rule(required: RequiredRule) -> dict[str, Any]:
+    groups = sorted({each.resource.group for each in required.on})
+    names = [each.resource.plural + (f"/{each.subresource}" if each.subresource else "") for each in required.on]
+    return {"apiGroups": groups, "resources": names, "verbs": [*required.verbs]}

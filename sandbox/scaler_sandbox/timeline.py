@@ -44,6 +44,9 @@ _STYLES = {
     "Accepted": "cyan",
     "Provisioned": "bold cyan",
     "NodeAdded": "bold green",
+    "Answered": "magenta",
+    "Nominated": "bold cyan",
+    "Copied": "cyan",
     "Submitted": "bold",
     "Ended": "dim",
 }
@@ -80,8 +83,8 @@ class DemoOutcome:
 class Timeline(Protocol):
     """Shows one telling of the story."""
 
-    def showing(self, world: Sandbox, act: PlayedAct, introduction: Text) -> AbstractContextManager[object]:
-        """While the act runs."""
+    def showing(self, worlds: Sequence[Sandbox], act: PlayedAct, introduction: Text) -> AbstractContextManager[object]:
+        """While the act runs on these clusters."""
 
     def tell(self, entry: StoryEntry) -> None: ...
 
@@ -96,7 +99,7 @@ class JsonTimeline:
 
     def showing(
         self,
-        world: Sandbox,  # noqa: ARG002 (the port's)
+        worlds: Sequence[Sandbox],  # noqa: ARG002 (the port's)
         act: PlayedAct,  # noqa: ARG002
         introduction: Text,  # noqa: ARG002
     ) -> AbstractContextManager[object]:
@@ -134,7 +137,7 @@ class PlainTimeline:
 
     def showing(
         self,
-        world: Sandbox,  # noqa: ARG002 (the port's)
+        worlds: Sequence[Sandbox],  # noqa: ARG002 (the port's)
         act: PlayedAct,  # noqa: ARG002
         introduction: Text,
     ) -> AbstractContextManager[object]:
@@ -154,14 +157,14 @@ class PlainTimeline:
 class LiveTimeline(PlainTimeline):
     """The timeline scrolls by; GPUs and gangs are drawn below it."""
 
-    def showing(self, world: Sandbox, act: PlayedAct, introduction: Text) -> AbstractContextManager[object]:
+    def showing(self, worlds: Sequence[Sandbox], act: PlayedAct, introduction: Text) -> AbstractContextManager[object]:
         self._console.print(introduction)
-        return self._drawing(world, act)
+        return self._drawing(worlds, act)
 
     @contextmanager
-    def _drawing(self, world: Sandbox, act: PlayedAct) -> Iterator[None]:
+    def _drawing(self, worlds: Sequence[Sandbox], act: PlayedAct) -> Iterator[None]:
         def draw() -> RenderableType:
-            return _picture(world, act)
+            return _picture(worlds, act)
 
         with Live(get_renderable=draw, console=self._console, refresh_per_second=_FRAMES_PER_SECOND, transient=True):
             yield
@@ -192,6 +195,12 @@ FOURTH_ACT = Text.assemble(
     ("Then the gang gets its GPUs; the notebook comes back when they are free and no Workload waits.\n", "dim"),
 )
 
+FIFTH_ACT = Text.assemble(
+    ("\nTwo clusters are full: all GPUs of one are busy, half of the other's are idle.", "bold"),
+    " A gang of 4 comes to the hub.\n",
+    ("It goes where idle GPUs are. Only there are notebooks suspended, and the busy cluster never sees it.\n", "dim"),
+)
+
 
 def _line(entry: StoryEntry) -> Text:
     event, about, _, message = entry.news
@@ -220,10 +229,11 @@ def _address_table(title: str, addresses: Mapping[str, str]) -> RenderableType:
     return Group(Text(f"\n{title}", style="bold"), grid)
 
 
-def _picture(world: Sandbox, act: PlayedAct) -> RenderableType:
+def _picture(worlds: Sequence[Sandbox], act: PlayedAct) -> RenderableType:
     """The GPUs with who holds them and how busy they are, and the gangs."""
     devices = Table("GPU", "held by", "busy", box=None, pad_edge=False, header_style="dim", expand=True)
-    for node in world.exporter_urls:
+    nodes = ((world, node) for world in worlds for node in world.exporter_urls)
+    for world, node in nodes:
         for reading in world.fleet.readings(node):
             holder = reading.holder.pod if reading.holder else "-"
             devices.add_row(f"{node}/{reading.gpu.index}", holder, _bar(reading.values.get(_BUSY, 0.0)))

@@ -1,4 +1,4 @@
-"""What the demo's three acts leave in the metrics: something in every one that is declared."""
+"""What the demo's acts leave in the metrics: something in every one that is declared."""
 
 import asyncio
 import time
@@ -60,7 +60,9 @@ async def played(act: demo.Act) -> set[str]:
 
 
 def shown(stage: demo.RunningAct) -> set[str]:
-    samples = (sample for family in stage.runtime.metrics.registry.collect() for sample in family.samples)
+    """By any scaler of the act."""
+    families = (each.runtime.metrics.registry.collect() for each in (stage, *stage.others.values()))
+    samples = (sample for collected in families for family in collected for sample in family.samples)
     return {sample.name for sample in samples if sample.value > 0}
 
 

@@ -1,1 +1,1 @@
-"""The four acts of the demo, which tests repeat: what people do, and what is seen of it."""
+"""The five acts of the demo, which tests repeat: what people do, and what is seen of it."""

@@ -22,7 +22,7 @@ _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 30.0
 _WATCHES_SECONDS = 2.0
 """How long idle Jobs have to keep running while no Workload is pending."""
-_TRIGGER = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "4s", "warmUp": "1s"}
+TRIGGER = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "4s", "warmUp": "1s"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +109,7 @@ class GangStory(ABC):
             await self.submit(holder.name, holder.team, gpus=holder.gpus, annotations=holder.annotations)
             await self.run_of(holder.name)
             self.world.fleet.set_activity(NAMESPACE, f"{holder.name}-*", 0.85 if holder.works else 0.0, noise=0.05)
-            await self.world.apply(scaling(holder.name, NAMESPACE, self.scaler_address, _TRIGGER))
+            await self.world.apply(scaling(holder.name, NAMESPACE, self.scaler_address, TRIGGER))
 
     async def submit(self, name: str, team: str, **pods: Any) -> None:
         await self.world.apply(job(name, NAMESPACE, team, **pods))
