@@ -235,9 +235,13 @@ _OUTSIDE = (
     NAMESPACE,
     *(
         Resource(
-            group="rbac.authorization.k8s.io", version="v1", plural=f"{kind.lower()}s", kind=kind, namespaced=False
+            group="rbac.authorization.k8s.io",
+            version="v1",
+            plural=f"{kind.lower()}s",
+            kind=kind,
+            namespaced=not kind.startswith("Cluster"),
         )
-        for kind in ("ClusterRole", "ClusterRoleBinding")
+        for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     ),
 )
 

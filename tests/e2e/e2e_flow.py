@@ -425,12 +425,14 @@ async def open_flow(
     *,
     scenario: Scenario | None = None,
     is_hub: bool = False,
+    before: Sequence[Json] = (),
     follows: Sequence[Resource] = (),
     **sections: Any,
 ) -> AsyncIterator[Flow]:
     """The namespace, and the program with its account, which has these sections of settings beyond the suite's.
 
-    There are no nodes and no queues yet. Removes everything from a real cluster at the end.
+    `before` are objects that are there before the program starts. There are no nodes and no queues yet. Everything is
+    removed from a real cluster at the end.
     """
     async with AsyncExitStack() as exits:
         config = _config(run, cluster, scenario, is_hub=is_hub)
@@ -442,7 +444,7 @@ async def open_flow(
         if cluster is not None:
             exits.push_async_callback(clean_up, sandbox, api)
         await sandbox.apply(crds())
-        await sandbox.apply([manifests.namespace(run), *manifests.account(run)])
+        await sandbox.apply([manifests.namespace(run), *manifests.account(run), *before])
         settings = folder / "settings.yaml"
         document = await _settings(run, folder, sandbox) | sections
         settings.write_text(json.dumps(document), encoding="utf-8")

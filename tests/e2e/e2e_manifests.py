@@ -8,6 +8,7 @@ from scaler_sandbox import packaged
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 
+from deploy import helm_chart
 from scaler.kube.objects.resources import DEPLOYMENT, IDLE_POLICY, RAY_CLUSTER, RAY_JOB
 from scaler.kube.scheduling import Taint
 
@@ -27,14 +28,23 @@ def namespace(run: str) -> Json:
 
 def account(run: str) -> list[Json]:
     """The program's ServiceAccount and roles as they are installed, under the run's names and in its namespace."""
-    return [_renamed(run, body) for body in packaged.account() if body["kind"] != "Namespace"]
+    return [_renamed(run, body, run) for body in packaged.account() if body["kind"] != "Namespace"]
 
 
-def _renamed(run: str, body: Json) -> Json:
+def dispatcher_roles(run: str, kueue_namespace: str) -> list[Json]:
+    """What a hub of MultiKueue adds to these roles, as the chart does it."""
+    ours = helm_chart.objects({"rbac": {"dispatcher": True}}, name=packaged.SERVICE_ACCOUNT)
+    return [_renamed(run, body, kueue_namespace) for body in ours if body["metadata"]["name"].endswith(_OF_A_HUB)]
+
+
+_OF_A_HUB = ("-dispatcher", "-kubeconfigs")
+
+
+def _renamed(run: str, body: Json, namespace: str) -> Json:
     def of(name: str) -> str:
         return f"{run}-{name}"
 
-    scope = {} if body["kind"].startswith("Cluster") else {"namespace": run}
+    scope = {} if body["kind"].startswith("Cluster") else {"namespace": namespace}
     renamed = {**body, "metadata": {"name": of(body["metadata"]["name"]), "labels": {RUN_LABEL: run}, **scope}}
     if "roleRef" in body:
         renamed["roleRef"] = body["roleRef"] | {"name": of(body["roleRef"]["name"])}

@@ -389,7 +389,12 @@ async def run_clusters(folder: Path, real: RealClusters | None, setup: ClustersS
         workers = {name: await _open(exits, folder / name, real and real.workers[name], run) for name in setup.gpus}
         for name, flow in workers.items():
             await _set_up_worker(flow, setup, name)
-        sections = {"components": [*setup.components], "multiKueue": _multikueue_settings(run, real, setup)}
+        where = real.hub.kueue_namespace if real is not None else KUEUE_NAMESPACE
+        sections = {
+            "before": [job_manifests.namespace(where)] * (real is None) + manifests.dispatcher_roles(run, where),
+            "components": [*setup.components],
+            "multiKueue": {"offerName": run, "patience": setup.patience, "namespace": where},
+        }
         hub = await _open(exits, folder / "hub", real and real.hub, run, is_hub=True, **sections)
         clusters = Clusters(hub=hub, workers=workers)
         if real is not None:
@@ -414,11 +419,6 @@ async def _open(exits: AsyncExitStack, folder: Path, cluster: RealCluster | None
     return await exits.enter_async_context(open_flow(folder, cluster, run, follows=_FOLLOWED, **sections))
 
 
-def _multikueue_settings(run: str, real: RealClusters | None, setup: ClustersSetup) -> Json:
-    namespace = {"namespace": real.hub.kueue_namespace} if real is not None else {}
-    return {"offerName": run, "patience": setup.patience, **namespace}
-
-
 async def _set_up_worker(flow: Flow, setup: ClustersSetup, name: str) -> None:
     """Creates the node, the queues and the account of the hub."""
     run, sandbox, gpus = flow.run, flow.sandbox, setup.gpus[name]
@@ -430,8 +430,6 @@ async def _set_up_worker(flow: Flow, setup: ClustersSetup, name: str) -> None:
 async def _set_up_hub(clusters: Clusters, setup: ClustersSetup) -> None:
     """Connects the workers and creates the queue; returns once all programs and Kueue have seen everything."""
     hub, run = clusters.hub, clusters.run
-    if hub.cluster is None:
-        await hub.sandbox.apply(job_manifests.namespace(KUEUE_NAMESPACE))
     for name, flow in clusters.workers.items():
         config = await _hub_kubeconfig(flow)
         await hub.sandbox.apply(made.secret(run, _kueue_namespace(hub), name, config))
