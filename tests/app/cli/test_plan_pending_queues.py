@@ -216,12 +216,12 @@ async def test_the_json_keeps_its_shape():
     assert refused["refusal"].keys() == {"reason", "message", "help", "isExact"}
     shared = {
         "namespace", "name", "job", "gpus", "podSets", "priority", "since", "waits", "localQueue", "clusterQueue",
-        "queueingStrategy", "position", "inLine", "dispatch", "kueue", "reason", "message", "reasons",
+        "queueingStrategy", "position", "inLine", "kueue", "reason", "message", "reasons",
     }  # fmt: skip
     assert plan["gang"].keys() == shared
     assert pending.keys() == {"at", "unjudged", "gangs", "omitted"}
     for gang in pending["gangs"]:
-        assert gang.keys() == shared | {"quota", "before", "checks", "admissionChecks", "plan", "reclaim"}
+        assert gang.keys() == shared | {"quota", "before", "checks", "admissionChecks", "plan", "reclaim", "dispatch"}
     assert queues.keys() == {"at", "unjudged", "trees"}
     [research] = queues["trees"]
     node = {"kind", "name", "parent", "waitingGangs", "pending", "flavors", "children"}
