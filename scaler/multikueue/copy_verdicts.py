@@ -30,7 +30,7 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.describe import EVIDENCE_LIMIT, evidence
 from scaler.decision.evaluation import Evaluator
-from scaler.decision.target_state import ObservedTarget, Phase, state_of
+from scaler.decision.target_state import ObservedTarget, state_of
 from scaler.decision.trigger_metadata import parse_metadata, resolve_policy
 from scaler.decision.workloads import observe
 from scaler.errors import MetadataError
@@ -116,7 +116,7 @@ def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int, *,
     target = decision.target
     if isinstance(decision.answer, Unknown) and decision.verdict is None:
         found = _unknown(entry, decision.answer.reason, decision.answer.message)
-    elif target.phase is not Phase.RUNNING or target.running_since is None or decision.verdict is None:
+    elif decision.verdict is None or target.running_since is None:
         found = _unknown(entry, UnknownReason.MISSING_GPUS, target.message or decision.answer.message)
     else:
         verdict = decision.verdict.verdict

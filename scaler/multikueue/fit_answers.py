@@ -57,6 +57,36 @@ def entry_key(entry: OfferedWorkload) -> EntryKey:
     return entry.namespace, entry.name, entry.uid
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Present:
+    """What all answers of one tick are made from."""
+
+    state: PlanningSnapshot
+    candidates: Sequence[Candidate]
+    """Those that plans may take; none where no plans are made."""
+    plans: Sequence[ActivePlan]
+    capacity: Capacity | None
+    """What nodes have free, also where plans do not ask; None where that is not known."""
+    left: Capacity | None
+    """The same once all pods run that have quota; None where they do already, or it is not known."""
+
+    def plan_for(self, gang: QuotaWorkload | None) -> ActivePlan | None:
+        return next((each for each in self.plans if gang is not None and each.grant.gang_uid == gang.uid), None)
+
+    def of_tree(self, cluster_queue: str) -> object:
+        """Equal only while answers about Workloads of that ClusterQueue are to be the same."""
+        tree = self.state.snapshot.tree_of(cluster_queue)
+        version = self.state.snapshot.version(tree) if tree is not None else 0
+        left = self.left.free if self.left is not None else None
+        others = frozenset(self.state.remote_copies), fingerprint(self.state, self.candidates)
+        return version, id(self.capacity), self.capacity, left, others  # a capacity is equal to itself only
+
+    def as_if_nominated(self, key: str) -> PlanningSnapshot:
+        """With idle workloads that may be suspended for that copy, although the hub may have chosen another cluster."""
+        others = {name: why for name, why in self.state.remote_copies.items() if name != key}
+        return replace(self.state, remote_copies=others)
+
+
 @dataclass(kw_only=True)
 class FitAnswers:
     """`patience` is how long it asks in one tick; one is asked about in any case."""
@@ -71,8 +101,6 @@ class FitAnswers:
     patience: timedelta = LONGEST_PATIENCE
     _known: dict[EntryKey, tuple[object, FitAnswer]] = field(default_factory=dict, init=False)
     """With what each rests on."""
-    _left: Capacity | None = field(default=None, init=False)
-    """As in `FitQuestion`, of the latest tick."""
     _alike: list[tuple[object, FitAnswer]] = field(default_factory=list, init=False)
     """Answers of this tick, which are the same for copies that are alike."""
     _answered_at: dict[EntryKey, datetime] = field(default_factory=dict, init=False)
@@ -83,24 +111,23 @@ class FitAnswers:
         """By entry, of all that have a request."""
         asked = {entry_key(each): each for each in entries if each.request is not None}
         self._forget_others(asked)
-        candidates = self._candidates(state)
-        plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
-        plans = [each for each in plans if each.gang_state is not GangState.GONE]
-        self._left, self._alike = await self._left_of(state) if asked else None, []
-        found, ends = dict.fromkeys(asked, _NOT_YET), monotonic() + self.patience.total_seconds()
-        is_first = True
+        if not asked:
+            return {}
+        present = await self._present(state)
+        found, ends, is_first = dict.fromkeys(asked, _NOT_YET), monotonic() + self.patience.total_seconds(), True
         for key in sorted(asked, key=lambda each: self._turn(asked[each])):
-            seen = self._rests_on(state, asked[key], candidates, plans)
+            seen = self._rests_on(present, asked[key])
             known = self._known.get(key)
             if known is not None and known[0] == seen:
                 found[key] = known[1]
             elif is_first or monotonic() < ends:
                 is_first = False
-                found[key] = await self._asked(state, asked[key], candidates, plans, seen[1])
+                found[key] = await self._asked(present, asked[key])
                 self._known[key], self._answered_at[key] = (seen, found[key]), state.now
         return found
 
     def _forget_others(self, keys: Collection[EntryKey]) -> None:
+        self._alike = []
         self._known = {key: known for key, known in self._known.items() if key in keys}
         self._answered_at = {key: at for key, at in self._answered_at.items() if key in keys}
 
@@ -109,89 +136,87 @@ class FitAnswers:
         key, request = entry_key(entry), entry.request or OfferRequest()
         return self._answered_at.get(key, _LONG_AGO), -request.priority, "/".join(key)
 
-    def _candidates(self, state: PlanningSnapshot) -> Sequence[Candidate]:
-        """Those that plans may take; none where no plans are made."""
-        if not self.planning.policy.pressure:
-            return ()
-        return [each for each in state.candidates if self.is_due(each.name, state.now)]
-
-    def _rests_on(
-        self,
-        state: PlanningSnapshot,
-        entry: OfferedWorkload,
-        candidates: Sequence[Candidate],
-        plans: Sequence[ActivePlan],
-    ) -> tuple[object, object]:
-        """Equal only while the answer is to be the same: of the Workload, and of all in its quota tree."""
-        here = state.snapshot.workload("/".join(entry.key))
-        of_gang = tuple(each.grant.plan for each in plans if here is not None and each.grant.gang_uid == here.uid)
-        nodes = self.nodes.inputs(state, here) if here is not None and here.reservation is not None else None
-        tree, capacity = state.snapshot.tree_of(_queue_of(state, entry, here)), self._capacity(state)
-        version = state.snapshot.version(tree) if tree is not None else 0
-        left = self._left.free if self._left is not None else None
-        others = frozenset(state.remote_copies), fingerprint(state, candidates)
-        # A capacity is equal to itself only, and compared by that first.
-        return (entry.request, id(here), of_gang, nodes), (version, id(capacity), capacity, left, others)
-
-    def _capacity(self, state: PlanningSnapshot) -> Capacity | None:
-        """What nodes have free, also where plans do not ask."""
+    async def _present(self, state: PlanningSnapshot) -> _Present:
         found = state.capacity or self.planning.capacity()
-        return found if isinstance(found, Capacity) else None
+        capacity = found if isinstance(found, Capacity) else None
+        plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
+        candidates = state.candidates if self.planning.policy.pressure else ()
+        return _Present(
+            state=state,
+            candidates=[each for each in candidates if self.is_due(each.name, state.now)],
+            plans=[each for each in plans if each.gang_state is not GangState.GONE],
+            capacity=capacity,
+            left=await self._left_of(capacity, state) if capacity is not None else None,
+        )
 
-    async def _left_of(self, state: PlanningSnapshot) -> Capacity | None:
-        """What nodes have free once all pods run that have quota; None where they do already, or it is not known."""
-        capacity, holders = self._capacity(state), [*state.snapshot.reserved]
-        if capacity is None:
-            return None
-        flavors, is_gpu = dict(state.snapshot.flavors), self.planning.cluster.gpus.matches
+    async def _left_of(self, capacity: Capacity, state: PlanningSnapshot) -> Capacity | None:
+        holders, flavors = [*state.snapshot.reserved], dict(state.snapshot.flavors)
+        is_gpu = self.planning.cluster.gpus.matches
         left = await asyncio.to_thread(with_unplaced_pods, capacity, holders, flavors, is_gpu)
         return left if left is not capacity else None
 
+    def _rests_on(self, present: _Present, entry: OfferedWorkload) -> object:
+        """Equal only while the answer is to be the same. A Workload is equal to itself only."""
+        state = present.state
+        here = state.snapshot.workload("/".join(entry.key))
+        plan = present.plan_for(here)
+        nodes = self.nodes.inputs(state, here) if here is not None and here.reservation is not None else None
+        of_tree = present.of_tree(_queue_of(state, entry, here))
+        return entry.request, here, plan.grant.plan if plan is not None else "", nodes, of_tree
+
     # ------------------------------------------------------------------------------------------------------- one entry
 
-    async def _asked(
-        self,
-        state: PlanningSnapshot,
-        entry: OfferedWorkload,
-        candidates: Sequence[Candidate],
-        plans: Sequence[ActivePlan],
-        present: object,
-    ) -> FitAnswer:
+    async def _asked(self, present: _Present, entry: OfferedWorkload) -> FitAnswer:
         try:
-            return await self._answer(state, entry, candidates, plans, present)
+            return await self._answer(present, entry)
         except Exception as error:
             log.exception("a Workload of the hub could not be answered", workload="/".join(entry.key))
             return FitAnswer(fit=Fit.UNKNOWN, message=f"internal error: {error!r}"[:200])
 
-    async def _answer(
-        self,
-        state: PlanningSnapshot,
-        entry: OfferedWorkload,
-        candidates: Sequence[Candidate],
-        plans: Sequence[ActivePlan],
-        present: object,
-    ) -> FitAnswer:
-        observed = self.planning.cluster.workloads.get(*entry.key)
+    async def _answer(self, present: _Present, entry: OfferedWorkload) -> FitAnswer:
+        key, observed = "/".join(entry.key), self.planning.cluster.workloads.get(*entry.key)
         if observed is not None and not observed.is_remote_copy:
             return FitAnswer(fit=Fit.UNKNOWN, message="another Workload of that name is here, which no hub created")
-        here = state.snapshot.workload("/".join(entry.key)) if observed is not None else None
-        state = _as_if_nominated(state, "/".join(entry.key))
-        if here is not None and (plan := next((each for each in plans if each.grant.gang_uid == here.uid), None)):
+        here = present.state.snapshot.workload(key) if observed is not None else None
+        if here is None:
+            return await self._answer_absent(present, entry)
+        if (plan := present.plan_for(here)) is not None:
             message = f"plan {plan.grant.plan} for it is carried out"
             return FitAnswer(fit=Fit.RECLAIM, message=message, cost=0, victims=plan.grant.victims)
-        if here is not None and here.reservation is not None:
-            return await self._answer_reserved(state, here, candidates)
-        gang = here or self._as_copy(entry, state.now)
+        present = replace(present, state=present.as_if_nominated(key))
+        if here.reservation is not None:
+            return await self._answer_reserved(present, here)
+        return await self._computed(present, here)
+
+    async def _answer_absent(self, present: _Present, entry: OfferedWorkload) -> FitAnswer:
+        gang = self._as_copy(entry, present.state.now)
         if isinstance(gang, str):
             return FitAnswer(fit=Fit.UNKNOWN, message=gang)
-        alike = gang.namespace, gang.queue, gang.shape, gang.invalid_because, present
-        if here is None and (known := next((fit for seen, fit in self._alike if seen == alike), None)) is not None:
-            return known
-        question = self._question(state, gang, candidates)
-        found = question if isinstance(question, FitAnswer) else await asyncio.to_thread(answer, question)
-        if here is None:
+        of_tree = present.of_tree(_queue_of(present.state, entry, None))
+        alike = gang.namespace, gang.queue, gang.shape, gang.invalid_because, of_tree
+        found = next((known for seen, known in self._alike if seen == alike), None)
+        if found is None:
+            found = await self._computed(present, gang)
             self._alike.append((alike, found))
         return found
+
+    async def _computed(self, present: _Present, gang: QuotaWorkload) -> FitAnswer:
+        """The answer for one without quota, as the planner gives it."""
+        # Plans are made for Workloads that wait for GPUs.
+        candidates = present.candidates if gpus_of(gang, self.planning.cluster) else ()
+        request = self.planning.request(present.state, gang, candidates)
+        if isinstance(request, NoPlan):
+            return refusal(request)
+        question = FitQuestion(
+            request=queued(request),
+            is_gpu=self.planning.cluster.gpus.matches,
+            capacity=present.capacity,
+            left=present.left,
+            adds_nodes=self._adds_nodes(present.state, gang),
+            reuses_nodes=bool(self._on_all_flavors(present.state, gang, frozenset(self.checks_with_reuse()))),
+            refuses_unprotected=self.planning.policy.unprotected is Unprotected.REFUSE,
+        )
+        return await asyncio.to_thread(answer, question)
 
     def _as_copy(self, entry: OfferedWorkload, now: datetime) -> QuotaWorkload | str:
         """The copy that the hub would create, or why it cannot be known."""
@@ -213,30 +238,12 @@ class FitAnswers:
         )
         return found if found is not None else "it cannot be read"
 
-    def _question(
-        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate]
-    ) -> FitQuestion | FitAnswer:
-        # Plans are made for Workloads that wait for GPUs.
-        request = self.planning.request(state, gang, candidates if gpus_of(gang, self.planning.cluster) else ())
-        if isinstance(request, NoPlan):
-            return refusal(request)
-        return FitQuestion(
-            request=queued(request),
-            is_gpu=self.planning.cluster.gpus.matches,
-            capacity=self._capacity(state),
-            left=self._left,
-            adds_nodes=self._adds_nodes(state, gang),
-            reuses_nodes=self._reuses_nodes(state, gang),
-            refuses_unprotected=self.planning.policy.unprotected is Unprotected.REFUSE,
-        )
-
-    async def _answer_reserved(
-        self, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate]
-    ) -> FitAnswer:
+    async def _answer_reserved(self, present: _Present, gang: QuotaWorkload) -> FitAnswer:
         """It has its quota. Where our AdmissionCheck waits for nodes, these are what it lacks."""
+        state = present.state
         if gang.admitted or gang.uid not in self.nodes.lacking(state.now):
             return FitAnswer(fit=Fit.FREE, message="it holds quota here", free_after=self._free_of(state, gang))
-        found = await self.nodes.plan(state, gang, candidates)
+        found = await self.nodes.plan(state, gang, present.candidates)
         if isinstance(found, ReclaimPlan):
             victims = tuple(each.name for each in found.victims)
             return FitAnswer(fit=Fit.RECLAIM, message="a plan frees nodes for it", cost=found.cost, victims=victims)
@@ -261,21 +268,12 @@ class FitAnswers:
         kueues = self._on_all_flavors(state, gang, state.snapshot.checks_of(PROVISIONING))
         return f"AdmissionCheck {min(ours or kueues)} requests nodes" if ours or kueues else ""
 
-    def _reuses_nodes(self, state: PlanningSnapshot, gang: QuotaWorkload) -> bool:
-        return bool(self._on_all_flavors(state, gang, frozenset(self.checks_with_reuse())))
-
     def _on_all_flavors(self, state: PlanningSnapshot, gang: QuotaWorkload, checks: frozenset[str]) -> Collection[str]:
         """Those of the checks that its ClusterQueue has; none where a flavor of it has none of them."""
         queue = state.snapshot.cluster_queues.get(state.snapshot.cluster_queue_of(gang))
         if queue is None or not all(checks & queue.checks_on({flavor}) for flavor in queue.flavors):
             return ()
         return checks & queue.checks
-
-
-def _as_if_nominated(state: PlanningSnapshot, key: str) -> PlanningSnapshot:
-    """With idle workloads that may be suspended for it, although the hub has not chosen this cluster yet."""
-    others = {name: why for name, why in state.remote_copies.items() if name != key}
-    return replace(state, remote_copies=others)
 
 
 def _queue_of(state: PlanningSnapshot, entry: OfferedWorkload, here: QuotaWorkload | None) -> str:

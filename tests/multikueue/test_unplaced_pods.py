@@ -59,5 +59,6 @@ def test_what_fits_nowhere_takes_nothing(count: int) -> None:
 
 
 def test_other_resources_are_not_waited_for() -> None:
-    cpu = holding("cpu", pod_sets=(pod_set(requests={"cpu": 4}),))
-    assert left(nodes(gpus={"n": 8}), cpu) == {"n": 8}
+    cpu = holding("cpu", pod_sets=(pod_set(requests={"pods": 1}),))
+    capacity = nodes(gpus={"n": 8})
+    assert with_unplaced_pods(capacity, [cpu], flavors(), lambda name: name == GPU) is capacity
