@@ -446,7 +446,9 @@ async def open_flow(
         await sandbox.apply(crds())
         await sandbox.apply([manifests.namespace(run), *manifests.account(run), *before])
         settings = folder / "settings.yaml"
-        document = await _settings(run, folder, sandbox) | sections
+        document = await _settings(run, folder, sandbox)
+        for name, section in sections.items():
+            document[name] = document[name] | section if name in document else section
         settings.write_text(json.dumps(document), encoding="utf-8")
         process = Process(folder / "scaler.log", "run", "--config", str(settings))
         scaler = await exits.enter_async_context(process)

@@ -10,6 +10,7 @@ The suite plays Open Cluster Management: it writes PlacementDecisions.
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ from scaler.kube.objects.resources import (
 )
 
 _FOLLOWED = (CLUSTER_OFFER, MULTIKUEUE_CLUSTER)
+_LEASE = {"duration": "15s", "renewDeadline": "10s", "retryPeriod": "500ms"}
+"""No program is killed here, and three of them on a busy machine are slow."""
 _AT_TWICE_SECONDS = 2.0
 """Pods of a Job that was deleted on one worker may run that long while it starts on another."""
 
@@ -61,9 +64,9 @@ class Clusters:
 
     hub: Flow
     workers: Mapping[str, Flow]
-    nominations: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    nominations: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
     """All nominations so far, by Job: the workers in their order; empty where Kueue has cleared them."""
-    permitted: dict[str, list[tuple[str, ...]]] = field(default_factory=dict)
+    permitted: dict[str, list[tuple[str, ...]]] = field(default_factory=lambda: defaultdict(list))
     """All sets so far of workers on which idle workloads may be suspended for the Job, without those that were lost."""
     suspended: dict[str, set[str]] = field(default_factory=dict)
     """ScalableWorkloads that were suspended, or were about to be, by cluster."""
@@ -328,11 +331,11 @@ class Clusters:
             await asyncio.sleep(0.05)
 
     async def _observe_job(self, name: str) -> None:
-        _note(self.nominations.setdefault(name, []), self.nominated(name))
+        _note(self.nominations[name], self.nominated(name))
         permits = tuple(each for each in self.permits(name) if each not in self.lost)
         if len(permits) > 1:
             permits = tuple([each for each in permits if await self._permits_now(name, each)])
-        _note(self.permitted.setdefault(name, []), permits)
+        _note(self.permitted[name], permits)
         now = asyncio.get_running_loop().time()
         if len(self.runs_on(name)) < 2:
             self._both_since.pop(name, None)
@@ -416,7 +419,8 @@ async def _clean_up(clusters: Clusters) -> None:
 
 
 async def _open(exits: AsyncExitStack, folder: Path, cluster: RealCluster | None, run: str, **sections: Any) -> Flow:
-    return await exits.enter_async_context(open_flow(folder, cluster, run, follows=_FOLLOWED, **sections))
+    sections = {"follows": _FOLLOWED, "kubernetes": {"lease": _LEASE | {"namespace": run}}, **sections}
+    return await exits.enter_async_context(open_flow(folder, cluster, run, **sections))
 
 
 async def _set_up_worker(flow: Flow, setup: ClustersSetup, name: str) -> None:

@@ -116,6 +116,7 @@ async def test_a_gang_that_is_deactivated_for_a_moment_runs_again(start_clusters
         worker = await clusters.wait_until_runs("gang")
         before = uids(clusters, worker, "gang")
         await clusters.hub.set_active("gang", active=False)
+        await clusters.wait_until(lambda: clusters.hub.has_condition("gang", "Evicted"), "its eviction")
         await clusters.hub.set_active("gang", active=True)
         await clusters.wait_until(lambda: not before & uids(clusters, worker, "gang"), "its first pods to end")
         await clusters.wait_until_runs("gang")
