@@ -21,7 +21,7 @@ from scaler.admission.provisioning.requests import (
     request_of,
 )
 from scaler.admission.provisioning.watch import RequestWatch
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.admission.terminating_pods import Donor, TerminatingPodIndex
 from scaler.admission.watch import AdmissionWatch
 from scaler.admission.workload import reserved_workload_of
@@ -103,7 +103,7 @@ class AdmissionPlanner:
         *,
         capacity: Callable[[], Capacity | NotSynced],
         quota: Callable[[], Snapshot | NotSynced],
-        nominations: Callable[[], Nominations] = Nominations,
+        nominations: Callable[[], NominatedCopies] = NominatedCopies,
     ) -> None:
         self.watch = watch
         self._terminating = terminating
@@ -182,7 +182,7 @@ class AdmissionPlanner:
         unclaimed: Sequence[TerminatingPods],
         now: datetime,
         *,
-        nominations: Nominations,
+        nominations: NominatedCopies,
     ) -> CheckedWorkload:
         policy, reserved = policy_of(check, self._policies), reserved_workload_of(workload, check.metadata.name)
         found = CheckedWorkload(

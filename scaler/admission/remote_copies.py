@@ -30,7 +30,7 @@ from scaler.kube.objects.multikueue import ClusterOffer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nominations:
+class NominatedCopies:
     """The copies for which the hubs have nominated this cluster, at one moment. None, unless it is known."""
 
     reclaim: frozenset[tuple[str, str]] = frozenset()
@@ -57,9 +57,11 @@ _NOT_NOMINATED = "it is a remote copy of MultiKueue, and the hub has not nominat
 _CHOOSING = "it is a remote copy of MultiKueue, and the hub has not opened its preemption gate on this cluster"
 
 
-def nominations_of(offers: Iterable[ClusterOffer], *, unknown: str = "", always: bool = False) -> Nominations:
+def nominations_of(offers: Iterable[ClusterOffer], *, unknown: str = "", always: bool = False) -> NominatedCopies:
     named = (each for offer in offers for each in offer.spec.workloads)
-    return Nominations(reclaim=frozenset(each.key for each in named if each.reclaim), unknown=unknown, always=always)
+    return NominatedCopies(
+        reclaim=frozenset(each.key for each in named if each.reclaim), unknown=unknown, always=always
+    )
 
 
 def is_gate_open(workload: Workload) -> bool:

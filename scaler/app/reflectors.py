@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from scaler.admission.provisioning.watch import RequestWatch
-from scaler.admission.remote_copies import Nominations, nominations_of
+from scaler.admission.remote_copies import NominatedCopies, nominations_of
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
 from scaler.app.scaling_objects import ScalingObjects
 from scaler.decision.cluster_state import (
@@ -132,10 +132,10 @@ class ClusterReflectors:
                 listed = (each.wait_synced() for each in [*self.always, self.policies, self.offers])
                 await asyncio.gather(*listed, self.requests.wait_known())
 
-    def nominations(self, max_age: timedelta, *, always: bool) -> Nominations:
+    def nominations(self, max_age: timedelta, *, always: bool) -> NominatedCopies:
         """For which remote copies of MultiKueue this cluster is nominated; for none where it is confined."""
         if self.is_confined:
-            return Nominations()
+            return NominatedCopies()
         unreadable = [f"{key[1]}: {why}" for key, why in self.offers.undecodable.items()]
         unknown = (
             disconnected({"ClusterOffers": self.offers}, states=(Denied, Disconnected))

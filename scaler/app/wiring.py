@@ -12,7 +12,7 @@ from functools import partial
 
 from scaler.admission.checks import checks_with_provisioning, checks_with_reuse
 from scaler.admission.planner import AdmissionPlanner
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.app.hub import HubWiring
@@ -416,7 +416,7 @@ class Wiring:
             return None
         return HubWiring(self._settings, self.transport, self.reflectors.workloads, self.cluster_reflectors.quota)
 
-    def _nominations(self) -> Nominations:
+    def _nominations(self) -> NominatedCopies:
         is_always = self._settings.multi_kueue.plan_on_workers is PlanOnWorkers.ALWAYS
         return self.cluster_reflectors.nominations(self._settings.kubernetes.max_view_age, always=is_always)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scaler.admission.remote_copies import Nominations, words
+from scaler.admission.remote_copies import NominatedCopies, words
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.idleness.verdict import Unknown
@@ -133,7 +133,7 @@ class Planner:
     """What nodes have free; where that is not known nothing is planned."""
     checks_with_provisioning: Callable[[], Collection[str]] = field(kw_only=True, default=frozenset)
     """The AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
-    nominations: Callable[[], Nominations] = field(kw_only=True, default=Nominations)
+    nominations: Callable[[], NominatedCopies] = field(kw_only=True, default=NominatedCopies)
     """For which remote copies of MultiKueue workloads may be suspended."""
     policy_budgets: PolicyBudgets = field(init=False)
     _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scaler.admission.remote_copies import Nominations, nominations_of, words
+from scaler.admission.remote_copies import NominatedCopies, nominations_of, words
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_GATE, MULTIKUEUE_ORIGIN, Workload
@@ -30,8 +30,8 @@ def offer(*workloads: dict[str, Any], name: str = "hub") -> ClusterOffer:
 
 NOT_NOMINATED = "it is a remote copy of MultiKueue, and the hub has not nominated this cluster for it"
 CASES = {
-    "no remote copy": (workload(is_copy=False), Nominations(unknown="not listed"), ""),
-    "always": (workload(), Nominations(always=True, unknown="not listed"), ""),
+    "no remote copy": (workload(is_copy=False), NominatedCopies(unknown="not listed"), ""),
+    "always": (workload(), NominatedCopies(always=True, unknown="not listed"), ""),
     "nominated": (workload(), nominations_of([offer({"reclaim": True})]), ""),
     "nominated by one of two hubs": (
         workload(),
@@ -43,14 +43,14 @@ CASES = {
         nominations_of([offer({"reclaim": True})]),
         "",
     ),
-    "an open gate": (workload(gate="Open"), Nominations(unknown="not listed"), ""),
-    "a closed gate says nothing": (workload(gate="Closed"), Nominations(), NOT_NOMINATED),
+    "an open gate": (workload(gate="Open"), NominatedCopies(unknown="not listed"), ""),
+    "a closed gate says nothing": (workload(gate="Closed"), NominatedCopies(), NOT_NOMINATED),
     "a hub that is choosing": (
         workload(gate="Closed", is_blocked=True),
-        Nominations(),
+        NominatedCopies(),
         "it is a remote copy of MultiKueue, and the hub has not opened its preemption gate on this cluster",
     ),
-    "no offer": (workload(), Nominations(), NOT_NOMINATED),
+    "no offer": (workload(), NominatedCopies(), NOT_NOMINATED),
     "only asked about": (workload(), nominations_of([offer({"request": {"queueName": "lq"}})]), NOT_NOMINATED),
     "another of that name": (
         workload(),
@@ -67,7 +67,7 @@ CASES = {
 
 @pytest.mark.parametrize(("found", "nominations", "why"), CASES.values(), ids=CASES)
 def test_a_remote_copy_is_served_only_where_it_is_known_that_this_cluster_is_meant(
-    found: Workload, nominations: Nominations, why: Any
+    found: Workload, nominations: NominatedCopies, why: Any
 ) -> None:
     answer = nominations.why_not(found)
     assert isinstance(answer, Unknown) if why is Unknown else answer == why
@@ -75,11 +75,11 @@ def test_a_remote_copy_is_served_only_where_it_is_known_that_this_cluster_is_mea
 
 
 def test_what_is_not_known_is_said() -> None:
-    answer = Nominations(unknown="not synced: ClusterOffers (no answer)").why_not(workload())
+    answer = NominatedCopies(unknown="not synced: ClusterOffers (no answer)").why_not(workload())
     assert words(answer) == (
         "whether the hub has nominated this cluster for it is not known: not synced: ClusterOffers (no answer)"
     )
 
 
 def test_without_any_knowledge_nothing_is_nominated() -> None:
-    assert Nominations().why_not(workload()) == NOT_NOMINATED
+    assert NominatedCopies().why_not(workload()) == NOT_NOMINATED

@@ -14,7 +14,7 @@ from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, Scenario, Shape
 from scaler_sandbox.conditions import has, timestamp
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster
 
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.kube.objects.resources import POD_TEMPLATE, PROVISIONING_REQUEST, SCALABLE_WORKLOAD, WORKLOAD
 
 # ------------------------------------------------------------------------------------------------------ it has started
@@ -297,7 +297,7 @@ async def test_nodes_are_requested_for_a_remote_copy_only_where_the_cluster_is_n
         "the hub has not nominated this cluster for it"
         in cluster.planner.inputs(cluster.client.now).workloads[0].reserved.entry.message
     )
-    cluster.nominations = Nominations(reclaim=frozenset({("ns", "copy")}))
+    cluster.nominations = NominatedCopies(reclaim=frozenset({("ns", "copy")}))
     await cluster.passes(5)
     state, requests = stands(cluster)
     assert (state, len(requests)) == ("Pending NodesComing", 1)
@@ -305,13 +305,13 @@ async def test_nodes_are_requested_for_a_remote_copy_only_where_the_cluster_is_n
 
 async def test_a_withdrawn_nomination_withdraws_the_request_and_an_unknown_one_does_not() -> None:
     cluster = ProvisioningCluster({"a": 8}, scenarios=NOBODY)
-    cluster.nominations = Nominations(reclaim=frozenset({("ns", "copy")}))
+    cluster.nominations = NominatedCopies(reclaim=frozenset({("ns", "copy")}))
     cluster.dispatch("copy", pods=2, gpus=8)
     await cluster.passes(5)
-    cluster.nominations = Nominations(unknown="not synced")
+    cluster.nominations = NominatedCopies(unknown="not synced")
     await cluster.passes(30)
     assert len(stands(cluster)[1]) == 1
-    cluster.nominations = Nominations()
+    cluster.nominations = NominatedCopies()
     await cluster.passes(5)
     assert stands(cluster) == ("Pending RemoteCopy", [])
 

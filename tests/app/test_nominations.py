@@ -9,13 +9,13 @@ from pathlib import Path
 from scaler_sandbox.packaged import crds
 from small_cluster import SmallCluster, embedded_api, small_cluster, until
 
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.app.reflectors import ClusterReflectors
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.kube.transport import KubeTransport
 
 QUIET = timedelta(minutes=3)
-MINE = Nominations(reclaim=frozenset({("team", "gang")}))
+MINE = NominatedCopies(reclaim=frozenset({("team", "gang")}))
 
 
 @asynccontextmanager
@@ -36,24 +36,24 @@ async def offers(cluster: SmallCluster, *, reclaim: bool = True) -> None:
 
 async def test_nominations_come_and_go_with_the_offer(tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster, watched(cluster.kube) as shared:
-        await until(lambda: shared.nominations(QUIET, always=False) == Nominations())
+        await until(lambda: shared.nominations(QUIET, always=False) == NominatedCopies())
         await offers(cluster)
         await until(lambda: shared.nominations(QUIET, always=False) == MINE)
         await cluster.kube.delete(CLUSTER_OFFER.path("", "hub"))
-        await until(lambda: shared.nominations(QUIET, always=False) == Nominations())
+        await until(lambda: shared.nominations(QUIET, always=False) == NominatedCopies())
         assert shared.nominations(QUIET, always=True).always
 
 
 async def test_without_the_kind_nothing_is_nominated_and_that_is_known(tmp_path: Path) -> None:
     async with embedded_api(tmp_path) as (_, kube), watched(kube) as shared:
         await until(lambda: shared.offers.is_synced)
-        assert shared.nominations(QUIET, always=False) == Nominations()
+        assert shared.nominations(QUIET, always=False) == NominatedCopies()
 
 
 async def test_where_only_some_namespaces_are_watched_nothing_is_nominated(tmp_path: Path) -> None:
     async with small_cluster(tmp_path) as cluster, watched(cluster.kube, is_confined=True) as shared:
         await offers(cluster)
-        assert shared.nominations(QUIET, always=True) == Nominations()
+        assert shared.nominations(QUIET, always=True) == NominatedCopies()
 
 
 async def test_before_offers_are_listed_after_they_are_refused_and_when_nothing_is_heard_they_are_unknown(

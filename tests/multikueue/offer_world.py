@@ -15,7 +15,7 @@ import msgspec
 from quota_builders import NAMESPACE, NOW
 from views_builders import QuotaCluster
 
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, PodSet, Workload, WorkloadSpec
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferRequest
@@ -87,7 +87,7 @@ class OfferWorld:
 
     def nominates(self, entry: OfferedWorkload) -> None:
         """The hub lets idle workloads be suspended for its copy."""
-        self.quota.planning.nominations = lambda: Nominations(reclaim=frozenset({entry.key}))
+        self.quota.planning.nominations = lambda: NominatedCopies(reclaim=frozenset({entry.key}))
 
     def arrives(self, entry: OfferedWorkload, *, at: datetime = NOW) -> QuotaWorkload:
         """The hub has created its copy here, and has not said yet whether anything may be suspended for it."""

@@ -25,7 +25,7 @@ from scripted_metrics import Metrics, ScriptedSource, gpu
 from sim.api import SimApi
 from sim.client import SimClient
 
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache
@@ -180,7 +180,7 @@ class PressureWorld:
         self.checks: Json = {}
         self.capacity: Callable[[], Capacity | NotSynced] = lambda: NotSynced("nodes are not watched")
         self.checks_with_provisioning: frozenset[str] = frozenset()
-        self.nominations = Nominations()
+        self.nominations = NominatedCopies()
         """For which remote copies of MultiKueue this cluster is nominated."""
         self.view.filing.put(_decoded(kube.Namespace, NAMESPACE))
         self.view.filing.put(_decoded(kube.ResourceFlavor, "gpus"))
@@ -314,7 +314,7 @@ class PressureWorld:
 
     def is_nominated_for(self, *names: str) -> None:
         """From now on, for these remote copies and no others."""
-        self.nominations = Nominations(reclaim=frozenset((NAMESPACE, name) for name in names))
+        self.nominations = NominatedCopies(reclaim=frozenset((NAMESPACE, name) for name in names))
 
     def leaves(self, name: str) -> None:
         """A Workload is deleted by its owner."""

@@ -8,14 +8,14 @@ from reclaim.node_shortage_world import NodesWorld
 from reclaim.reclaim_world import PressureWorld
 from reclaim.test_controller import AT_ZERO, BEGUN, GRANTED, HALF, NOT_BEGUN, outcome
 
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.target_state import Phase
 from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_GATE, MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 
-UNKNOWN = Nominations(unknown="not synced: ClusterOffers (no answer)")
+UNKNOWN = NominatedCopies(unknown="not synced: ClusterOffers (no answer)")
 
 
 def world(*, copies: tuple[str, ...] = ("gang",), quota: int = 8, strategy: str = "StrictFIFO") -> PressureWorld:
@@ -78,7 +78,7 @@ async def test_an_open_preemption_gate_is_a_nomination() -> None:
 
 async def test_with_planOnWorkers_Always_every_copy_counts() -> None:  # noqa: N802 (the setting's own word)
     made = world()
-    made.nominations = Nominations(always=True)
+    made.nominations = NominatedCopies(always=True)
     await made.passes(minutes=15)
     assert made.is_admitted("gang")
 
@@ -151,7 +151,7 @@ async def test_a_copy_that_has_its_quota_keeps_it_whatever_becomes_of_the_nomina
 async def test_a_workload_is_deactivated_only_while_the_nomination_stands(steps: list[str]) -> None:
     made = world()
     for step in steps:
-        made.nominations = UNKNOWN if step == "unknown" else Nominations()
+        made.nominations = UNKNOWN if step == "unknown" else NominatedCopies()
         if step == "nominated":
             made.is_nominated_for("gang")
         position = "Open" if step == "gate" else "Closed"

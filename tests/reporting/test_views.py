@@ -25,7 +25,7 @@ from quota_builders import (
 from reclaim_builders import nodes_with
 from views_builders import QuotaCluster, reasons
 
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
@@ -231,7 +231,7 @@ async def test_of_a_remote_copy_it_is_said_why_nothing_is_suspended_and_what_els
     assert shown["reclaim"]["outcome"] == "RemoteCopy"
     refusal = (await cluster.queries.plan("team", "gang"))["refusal"]
     assert (refusal["reason"], refusal["help"]) == ("RemoteCopy", _HELP[NoPlanReason.REMOTE_COPY])
-    cluster.planning.nominations = lambda: Nominations(always=True)
+    cluster.planning.nominations = lambda: NominatedCopies(always=True)
     assert "RemoteCopy" not in [each["reason"] for each in (await pending(cluster))["reasons"]]
 
 

@@ -29,7 +29,7 @@ from scaler.admission.controller import AdmissionCheckController, AdmissionRepor
 from scaler.admission.evicted_reservations import RELEASE_DELAY
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
-from scaler.admission.remote_copies import Nominations
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.admission.workload import CONTROLLER
@@ -160,7 +160,7 @@ class SimCluster:
         nodes: Any = copies[NODE], copies[POD], copies[WORKLOAD]
         self.nodes_view = NodeWatch(*nodes, max_age=timedelta(minutes=1))
         self.blind = ""
-        self.nominations = Nominations()
+        self.nominations = NominatedCopies()
         """For which remote copies of MultiKueue this cluster is nominated."""
         self.view = view = AdmissionWatch(
             cluster,

@@ -19,7 +19,7 @@ from scripted_metrics import Metrics, ScriptedSource, Series, gpu
 from sim.api import FaultyApi, ProcessKilled, SimEvents, SimStore
 from sim.multikueue_clusters import MemberCluster
 
-from scaler.admission.remote_copies import Nominations, nominations_of
+from scaler.admission.remote_copies import NominatedCopies, nominations_of
 from scaler.decision.cluster_state import (
     pod_indexes,
     scalable_workload_indexes,
@@ -182,7 +182,7 @@ class WorkerScaler:
             models=lambda _pod: (),
         )
 
-    def _nominations(self) -> Nominations:
+    def _nominations(self) -> NominatedCopies:
         return nominations_of(self.copies[CLUSTER_OFFER].items(), always=self.plans_always)
 
     async def turn(self) -> None:

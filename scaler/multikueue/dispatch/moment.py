@@ -27,13 +27,13 @@ from scaler.multikueue.dispatch.nomination import KeepNomination, NominationStat
 from scaler.multikueue.dispatch.ranking import (
     GIVES_ROOM,
     ClusterAnswer,
-    ClusterFit,
     GivenRoom,
     Ranking,
     is_given_away,
     rank,
 )
 from scaler.multikueue.dispatch.waiting import ClusterStandings, WaitingWorkload
+from scaler.multikueue.fit import Fit
 
 _ANSWERS_WITHIN = timedelta(minutes=1)
 """Of being asked; what a worker has not said by then is Unknown."""
@@ -228,9 +228,9 @@ class DispatchMoment:
             rooms.append(GivenRoom(uid=waiting.uid, gpus=gpus, at=at))
 
 
-def fit_of(said: str) -> ClusterFit:
+def fit_of(said: str) -> Fit:
     """Words of a worker that is newer than this hub are not known here."""
-    return ClusterFit(said) if said in _FITS else ClusterFit.UNKNOWN
+    return Fit(said) if said in _FITS else Fit.UNKNOWN
 
 
-_FITS: Iterable[str] = frozenset(ClusterFit)
+_FITS: Iterable[str] = frozenset(Fit)

@@ -36,7 +36,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
-from scaler.multikueue.dispatch.ranking import GIVES_ROOM, ClusterFit, RankedCluster, Ranking
+from scaler.multikueue.dispatch.ranking import GIVES_ROOM, RankedCluster, Ranking
+from scaler.multikueue.fit import Fit
 
 MOST_NOMINATED = 20
 """Source: Kueue, validation of nominatedClusterNames."""
@@ -169,7 +170,7 @@ def _later(
 def _cannot_serve(first: RankedCluster | None, best: RankedCluster) -> bool:
     if first is None:
         return True
-    serves = first.answer.fit in GIVES_ROOM or first.answer.fit is ClusterFit.UNKNOWN
+    serves = first.answer.fit in GIVES_ROOM or first.answer.fit is Fit.UNKNOWN
     return not serves and best.answer.fit in GIVES_ROOM
 
 

@@ -21,24 +21,13 @@ seconds for room is better than to go where there is none.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from scaler.multikueue.dispatch.candidates import ClusterObstacle, ClusterStanding
+from scaler.multikueue.fit import Fit
 
-
-class ClusterFit(StrEnum):
-    """How a Workload fits a cluster, by that cluster's own planner, best first."""
-
-    FREE = "Free"
-    RECLAIM = "Reclaim"
-    NODES = "Nodes"
-    WAIT = "Wait"
-    UNKNOWN = "Unknown"
-    NEVER = "Never"
-
-
-_RANK = {fit: rank for rank, fit in enumerate(ClusterFit)}
-GIVES_ROOM = frozenset({ClusterFit.FREE, ClusterFit.RECLAIM})
+_BEST_FIRST = (Fit.FREE, Fit.RECLAIM, Fit.NODES, Fit.WAIT, Fit.UNKNOWN, Fit.NEVER)
+_RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
+GIVES_ROOM = frozenset({Fit.FREE, Fit.RECLAIM})
 _SETTLES = timedelta(seconds=3)
 """After a nomination, until the worker's planner may have seen the copy."""
 
@@ -47,7 +36,7 @@ _SETTLES = timedelta(seconds=3)
 class ClusterAnswer:
     """What a cluster says about a Workload."""
 
-    fit: ClusterFit = ClusterFit.UNKNOWN
+    fit: Fit = Fit.UNKNOWN
     cost: int | None = None
     """Of its plan, in thousandths."""
     free_after: int | None = None
@@ -115,7 +104,7 @@ def rank(standings: Sequence[ClusterStanding], answers: Mapping[str, ClusterAnsw
 
 
 def _ranked(standing: ClusterStanding, answer: ClusterAnswer) -> RankedCluster:
-    if standing.obstacle is None and answer.fit is ClusterFit.NEVER:
+    if standing.obstacle is None and answer.fit is Fit.NEVER:
         why = f"it never fits there: {answer.message or 'it exceeds all quota'}"
         standing = replace(standing, obstacle=ClusterObstacle.NEVER_FITS, why=why)
     return RankedCluster(standing=standing, answer=answer)
@@ -129,7 +118,7 @@ def _place(ranked: RankedCluster) -> _Place:
     answer = ranked.answer
     cost = float("inf") if answer.cost is None else float(answer.cost)
     free = float("inf") if answer.free_after is None else float(answer.free_after)
-    is_plan = answer.fit is ClusterFit.RECLAIM
+    is_plan = answer.fit is Fit.RECLAIM
     return _RANK[answer.fit], answer.is_given_away, cost if is_plan else 0.0, free, ranked.standing.order
 
 
@@ -143,7 +132,7 @@ class GivenRoom:
 
 
 def is_given_away(
-    fit: ClusterFit, free_after: int | None, given: Iterable[GivenRoom], *, uid: str, received_at: datetime | None
+    fit: Fit, free_after: int | None, given: Iterable[GivenRoom], *, uid: str, received_at: datetime | None
 ) -> bool:
     """Whether the room of this answer may be that of nominations since. By the hub's clock throughout.
 
@@ -154,4 +143,4 @@ def is_given_away(
     ]
     if fit not in GIVES_ROOM or not since:
         return False
-    return fit is ClusterFit.RECLAIM or free_after is None or sum(since) > free_after
+    return fit is Fit.RECLAIM or free_after is None or sum(since) > free_after

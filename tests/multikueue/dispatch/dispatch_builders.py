@@ -7,7 +7,8 @@ from builders import NOON, minutes
 
 from scaler.multikueue.dispatch.candidates import ClusterStanding, HubCluster, PlacementChoice
 from scaler.multikueue.dispatch.nomination import NominationState
-from scaler.multikueue.dispatch.ranking import ClusterAnswer, ClusterFit, Ranking, rank
+from scaler.multikueue.dispatch.ranking import ClusterAnswer, Ranking, rank
+from scaler.multikueue.fit import Fit
 
 PATIENCE = minutes(5)
 
@@ -22,7 +23,7 @@ def placement(*clusters: str, problem: str = "") -> PlacementChoice:
 
 
 def answer(fit: str, **more: Any) -> ClusterAnswer:
-    return ClusterAnswer(fit=ClusterFit(fit), **more)
+    return ClusterAnswer(fit=Fit(fit), **more)
 
 
 def ranking(**answers: str | ClusterAnswer) -> Ranking:

@@ -24,7 +24,8 @@ from scaler.multikueue.dispatch.nomination import (
     nominated_after,
     reclaims_at,
 )
-from scaler.multikueue.dispatch.ranking import ClusterFit, Ranking
+from scaler.multikueue.dispatch.ranking import Ranking
+from scaler.multikueue.fit import Fit
 
 NEW = NominationState()
 AWAITED = answer("Unknown", is_awaited=True)
@@ -169,7 +170,7 @@ def test_reclaim_is_given_only_where_no_other_has_it() -> None:
 
 NAMES = ("a", "b", "c", "d")
 ROUND = timedelta(seconds=20)
-fits = st.sampled_from([fit for fit in ClusterFit if fit is not ClusterFit.FREE])
+fits = st.sampled_from([fit for fit in Fit if fit is not Fit.FREE])
 answers_of_a_round = st.fixed_dictionaries(dict.fromkeys(NAMES, fits))
 
 
@@ -204,7 +205,7 @@ def test_where_one_cluster_stays_the_only_one_with_room_it_is_nominated_within_o
     state = NEW
     for number, answers in enumerate(rounds):
         now = NOON + number * ROUND
-        given_answers = {**answers, **({free: ClusterFit.FREE} if number >= since else {})}
+        given_answers = {**answers, **({free: Fit.FREE} if number >= since else {})}
         found = next_step(state, ranking(**given_answers), now, patience=PATIENCE)
         state = taken(found, state, now)
         if number * ROUND >= since * ROUND + PATIENCE:

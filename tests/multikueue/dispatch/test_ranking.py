@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from multikueue.dispatch.dispatch_builders import answer, at, ranking
 
 from scaler.multikueue.dispatch.candidates import ClusterObstacle
-from scaler.multikueue.dispatch.ranking import ClusterFit, GivenRoom, is_given_away
+from scaler.multikueue.dispatch.ranking import GivenRoom, is_given_away
+from scaler.multikueue.fit import Fit
 
 
 def order(**answers: Any) -> list[str]:
@@ -63,7 +64,7 @@ def test_the_answer_is_told_in_words() -> None:
     assert ranking(a="Free").candidates[0].words == "Free"
 
 
-fits = st.sampled_from(ClusterFit)
+fits = st.sampled_from(Fit)
 answers = st.builds(
     answer,
     fits,
@@ -78,7 +79,7 @@ def test_every_cluster_is_either_a_candidate_or_told_why_not(given_answers: list
     found = ranking(**{f"c{number}": each for number, each in enumerate(given_answers)})
     assert sorted(each.name for each in found.all) == sorted(f"c{number}" for number in range(len(given_answers)))
     assert all(each.words for each in found.all)
-    ranks = [list(ClusterFit).index(each.answer.fit) for each in found.candidates]
+    ranks = [list(Fit).index(each.answer.fit) for each in found.candidates]
     assert ranks == sorted(ranks)
 
 
@@ -101,10 +102,10 @@ GIVEN = [GivenRoom(uid="a", gpus=4, at=NOON), GivenRoom(uid="b", gpus=2, at=NOON
     ],
 )
 def test_room_is_given_once(fit: str, free_after: int | None, received_s: float, expected: bool) -> None:
-    found = is_given_away(ClusterFit(fit), free_after, GIVEN, uid="c", received_at=at(received_s))
+    found = is_given_away(Fit(fit), free_after, GIVEN, uid="c", received_at=at(received_s))
     assert found is expected
 
 
 def test_what_was_given_to_the_workload_itself_is_its_own() -> None:
-    assert not is_given_away(ClusterFit.FREE, 0, GIVEN[:1], uid="a", received_at=at(-1))
-    assert is_given_away(ClusterFit.FREE, 1, GIVEN, uid="a", received_at=None)
+    assert not is_given_away(Fit.FREE, 0, GIVEN[:1], uid="a", received_at=at(-1))
+    assert is_given_away(Fit.FREE, 1, GIVEN, uid="a", received_at=None)
