@@ -131,7 +131,7 @@ class Dispatcher:
         waiting = [self._as_written(each) for each in self.objects.waiting()]
         self._forget_others({each.uid for each in waiting})
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
-        plan = self.planner.plan(waiting, standings, workers, self.judged(), now)
+        plan = await self.planner.plan(waiting, standings, workers, self.judged(), now)
         await self._check(plan, now)
         self._hand_over(plan)
         nominated = await self._nominate(plan, workers) if self._preflight.is_passed else ()

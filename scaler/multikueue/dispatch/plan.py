@@ -19,12 +19,14 @@ Laws:
 * Of an inactive Workload workers hold nothing: no copy of it starts.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from msgspec.structs import replace as with_fields
 
+from scaler.clock import Turns
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferRequest
 from scaler.multikueue.dispatch.moment import DispatchMemory, DispatchMoment, WorkerView
@@ -44,6 +46,9 @@ from scaler.multikueue.dispatch.waiting import ClusterStandings, WaitingWorkload
 JudgedWorkloads = Mapping[str, Sequence[OfferedWorkload]]
 """By worker: dispatched Workloads with the `policy` that they are judged by."""
 NOMINATING = "Nominating"
+T = TypeVar("T")
+_WORKLOADS_PER_TURN = 32
+"""About a millisecond."""
 OfferSpecs = Mapping[str, tuple[OfferedWorkload, ...]]
 """By worker, what its ClusterOffer is to say."""
 
@@ -105,7 +110,7 @@ class DispatchPlanner:
     _requests: dict[str, OfferRequest] = field(default_factory=dict, init=False)
     """Of those asked about, by uid. A Workload's pods do not change while it has quota."""
 
-    def plan(
+    async def plan(
         self,
         waiting: Sequence[WaitingWorkload],
         standings: ClusterStandings,
@@ -116,20 +121,23 @@ class DispatchPlanner:
         moment = DispatchMoment(
             standings=standings, workers=workers, memory=self.memory, now=now, patience=self.patience
         )
-        states = [(each, moment.state(each)) for each in waiting]
-        asked = self._asked(states, moment)
+        states = [(each, moment.state(each)) async for each in _in_turns(waiting)]
+        asked = await self._asked(states, moment)
         self.memory.keep({each.uid for each in waiting}, asked, now)
         moment.note_given({each.uid: each for each in waiting}, self._gpus)
-        found = tuple(
-            self._dispatch(each, replace(state, is_asked=each.uid in asked), moment) for each, state in states
-        )
-        return DispatchPlan(at=now, workloads=found, specs=self._specs(found, workers, judged))
+        found = [
+            self._dispatch(each, replace(state, is_asked=each.uid in asked), moment)
+            async for each, state in _in_turns(states)
+        ]
+        return DispatchPlan(at=now, workloads=tuple(found), specs=await self._specs(found, workers, judged))
 
-    def _asked(self, states: Iterable[tuple[WaitingWorkload, NominationState]], moment: DispatchMoment) -> set[str]:
+    async def _asked(
+        self, states: Iterable[tuple[WaitingWorkload, NominationState]], moment: DispatchMoment
+    ) -> set[str]:
         """Uids of the Workloads that are asked about."""
         in_need: list[str] = []
         others: list[str] = []
-        for waiting, state in states:
+        async for waiting, state in _in_turns(states):
             if state.is_active:
                 (others if moment.is_served(waiting, state) else in_need).append(waiting.uid)
         return {*[*in_need, *others][: self.requests]}
@@ -154,7 +162,7 @@ class DispatchPlanner:
 
     # ------------------------------------------------------------------------------------------------------- the specs
 
-    def _specs(
+    async def _specs(
         self, found: Iterable[WorkloadDispatch], workers: Mapping[str, WorkerView], judged: JudgedWorkloads
     ) -> OfferSpecs:
         specs: dict[str, dict[tuple[str, str], OfferedWorkload]] = {name: {} for name in workers}
@@ -162,7 +170,7 @@ class DispatchPlanner:
             for entry in entries:
                 specs.setdefault(name, {})[entry.key] = entry
         requests, self._requests = self._requests, {}
-        for each in found:
+        async for each in _in_turns(found):
             for name, entry in self._entries(each, requests).items():
                 judged_entry = specs.setdefault(name, {}).get(entry.key)
                 policy = judged_entry.policy if judged_entry is not None else None
@@ -198,6 +206,15 @@ class DispatchPlanner:
             pod_sets=workload.spec.pod_sets,
         )
         return self._requests[uid]
+
+
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    """The items; other tasks get the event loop now and then."""
+    turns = Turns()
+    for count, each in enumerate(items, start=1):
+        yield each
+        if count % _WORKLOADS_PER_TURN == 0:
+            await turns.give_way()
 
 
 def _seconds(at: datetime) -> datetime:
