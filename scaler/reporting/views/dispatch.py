@@ -28,12 +28,12 @@ class DispatchReader:
     connections: WorkerConnections
     planner: DispatchPlanner
 
-    def waiting(self, now: datetime) -> Mapping[tuple[str, str], Json]:
+    async def waiting(self, now: datetime) -> Mapping[tuple[str, str], Json]:
         """Of every Workload that waits for a cluster, what each cluster answers."""
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
         waiting, standings = self.objects.waiting(), ClusterStandings.of(self.objects)
         self.planner.memory.asked_since = {each.uid: _LONG_AGO for each in waiting}
-        plan = self.planner.plan(waiting, standings, workers, {}, now)
+        plan = await self.planner.plan(waiting, standings, workers, {}, now)
         return {each.waiting.workload.metadata.key: waiting_view(each) for each in plan.workloads}
 
     def clusters(self, now: datetime) -> Json:

@@ -80,7 +80,7 @@ class QueryService:
             chosen = [each for each, _ in selected(snapshot, namespace=namespace, queue=queue)]
             answers = await self._planner_answers(snapshot, chosen)
             shown = await asyncio.to_thread(pending_view, snapshot, answers, namespace=namespace, queue=queue)
-            return self._with_clusters(shown, snapshot.at)
+            return await self._with_clusters(shown, snapshot.at)
 
     async def gang(self, namespace: str, name: str) -> Mapping[str, Any]:
         """One Workload, whether it waits or not, and how it stands with our AdmissionChecks. Raises: QueryError."""
@@ -91,13 +91,13 @@ class QueryService:
             answers = await self._planner_answers(snapshot, waiting)
             shown = await asyncio.to_thread(gang_page, snapshot, observed, answers)
             if shown["gang"] is not None:
-                [gang] = self._with_clusters({"gangs": [shown["gang"]]}, snapshot.at)["gangs"]
-                shown = {**shown, "gang": gang}
+                of_gang = await self._with_clusters({"gangs": [shown["gang"]]}, snapshot.at)
+                shown = {**shown, "gang": of_gang["gangs"][0]}
             return {**shown, "staysSuspended": await self._stays_suspended(observed, snapshot.at)}
 
-    def _with_clusters(self, shown: Mapping[str, Any], at: datetime) -> Mapping[str, Any]:
+    async def _with_clusters(self, shown: Mapping[str, Any], at: datetime) -> Mapping[str, Any]:
         """With what each cluster answers to those that wait for one."""
-        waiting = self._dispatch.waiting(at) if self._dispatch is not None else {}
+        waiting = await self._dispatch.waiting(at) if self._dispatch is not None else {}
         gangs = [{**each, "dispatch": waiting.get((each["namespace"], each["name"]))} for each in shown["gangs"]]
         return {**shown, "gangs": gangs}
 
@@ -123,7 +123,7 @@ class QueryService:
         async with self._in_turn():
             snapshot = await self._snapshot(with_checks=True)
             observed = self._find(namespace, name)
-            dispatch = self._clusters_of(observed, snapshot.at)
+            dispatch = await self._clusters_of(observed, snapshot.at)
             gang = self._gang(observed, snapshot, is_dispatched=dispatch is not None)
             if dispatch is not None or snapshot.plan_for(gang) is not None:
                 shown = plan_view(snapshot, PlanReport(gang=gang, observed=observed, what_if=idle))
@@ -131,9 +131,9 @@ class QueryService:
                 shown = plan_view(snapshot, await self._report(snapshot, gang, observed, idle))
             return {**shown, "dispatch": dispatch}
 
-    def _clusters_of(self, observed: KueueWorkload, at: datetime) -> Mapping[str, Any] | None:
+    async def _clusters_of(self, observed: KueueWorkload, at: datetime) -> Mapping[str, Any] | None:
         """What each cluster answers, of a Workload that waits for one; None for any other."""
-        return self._dispatch.waiting(at).get(observed.metadata.key) if self._dispatch is not None else None
+        return (await self._dispatch.waiting(at)).get(observed.metadata.key) if self._dispatch is not None else None
 
     # --------------------------------------------------------------------------------------------------------- turns
 

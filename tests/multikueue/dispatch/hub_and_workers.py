@@ -88,17 +88,24 @@ _FOLDER = Path(__file__).parents[3] / "deploy" / "crds"
 OWN_CRDS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(_FOLDER.glob("idlegpu.io_*.yaml"))]
 
 
+_SLOWER = 20
+
+
 class JumpingClock(Clock):
-    """The clock of this machine, which a test can put forward."""
+    """A clock that a test puts forward. By itself it is slow, so that nothing is over because the machine is busy."""
 
     def __init__(self) -> None:
         self.ahead = timedelta(0)
+        self._began, self._started_s = super().now(), super().monotonic()
 
     def now(self) -> datetime:
-        return super().now() + self.ahead
+        return self._began + timedelta(seconds=self._passed_s()) + self.ahead
 
     def monotonic(self) -> float:
-        return super().monotonic() + self.ahead.total_seconds()
+        return self._started_s + self._passed_s() + self.ahead.total_seconds()
+
+    def _passed_s(self) -> float:
+        return (super().monotonic() - self._started_s) / _SLOWER
 
 
 class Cluster:

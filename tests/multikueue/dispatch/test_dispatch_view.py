@@ -49,7 +49,7 @@ async def test_another_replica_shows_what_each_cluster_answers_and_which_is_nomi
             process, w1={"fit": "Wait", "message": "8 of 8 GPUs work"}, w2={"fit": "Reclaim", "cost": 1500}
         )
         await process.settles()
-        shown = reader(process).waiting(process.clock.now())[NAMESPACE_NAME, "gang"]
+        shown = (await reader(process).waiting(process.clock.now()))[NAMESPACE_NAME, "gang"]
         assert [(each["name"], each["answer"], each["nominated"], each["reclaim"]) for each in shown["clusters"]] == [
             ("w2", "Reclaim", True, True),
             ("w1", "Wait", False, False),
