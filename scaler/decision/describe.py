@@ -36,7 +36,7 @@ def evidence(verdict: WorkloadVerdict | None) -> list[dict[str, Any]]:
     if verdict is None:
         return []
     if (remote := verdict.remote) is not None:
-        return [{**gpu, "node": f"{remote.cluster}/{gpu.get('node', '')}"} for gpu in remote.evidence]
+        return [{**gpu, "node": "/".join(filter(None, (remote.cluster, gpu.get("node"))))} for gpu in remote.evidence]
     return [_gpu(gpu) for gpu in verdict.gpus]
 
 

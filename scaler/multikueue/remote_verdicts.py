@@ -22,7 +22,8 @@ Worked example: observedAt 12:00:00 and idleSince 11:30:00, by a clock that is a
 idle since 12:30:02.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -53,9 +54,6 @@ class HeardOffer(Protocol):
     def status(self) -> ClusterOfferStatus | None:
         """The status, while it is fresh."""
 
-    def answers(self) -> Mapping[str, WorkloadOffer]:
-        """What it says about Workloads, by uid on the hub; of a status that is fresh."""
-
 
 class HeardWorker(Protocol):
     @property
@@ -80,6 +78,8 @@ class RemoteAnswers:
     workers: HeardWorkers
     _ahead: dict[str, timedelta] = field(default_factory=dict, init=False)
     """By worker, how far the clock here is ahead of its clock, the way of a status included."""
+    _read: dict[str, tuple[ClusterOfferStatus, Mapping[str, RemoteAnswer]]] = field(default_factory=dict, init=False)
+    """By worker, its status as it was read last, and what it says by uid of the Workload."""
 
     def of(self, workload: ObservedWorkload) -> RemoteAnswer | Unknown:
         name, worker = workload.cluster, self.workers.get(workload.cluster)
@@ -87,14 +87,26 @@ class RemoteAnswers:
             return _missing(name, "is not connected: it has no MultiKueueCluster here, or none is read")
         if worker.problem:
             return _missing(name, f"is not connected: {worker.problem}")
-        status, said = worker.offer.status(), worker.offer.answers().get(workload.uid)
-        if status is None or status.observed_at is None or worker.offer.received_at is None:
+        status, received_at = worker.offer.status(), worker.offer.received_at
+        if status is None or status.observed_at is None or received_at is None:
             return _missing(name, "has not been heard of for too long")
-        if said is None or not said.verdict:
+        answer = self._answers(name, status, status.observed_at, received_at).get(workload.uid)
+        if answer is None:
             return _missing(name, "does not say yet what its GPUs do")
-        ahead = self._clock_ahead(name, worker.offer.received_at - status.observed_at)
-        answer = answer_of(name, said, observed_at=status.observed_at, ahead=ahead)
         return _of_this_run(answer, workload.admitted_at)
+
+    def _answers(
+        self, name: str, status: ClusterOfferStatus, observed_at: datetime, received_at: datetime
+    ) -> Mapping[str, RemoteAnswer]:
+        """By uid of the Workload. A status is read once."""
+        known = self._read.get(name)
+        if known is not None and known[0] is status:
+            return known[1]
+        ahead = self._clock_ahead(name, received_at - observed_at)
+        said = [each for each in status.workloads if each.verdict]
+        found = {each.uid: answer_of(name, each, observed_at=observed_at, ahead=ahead) for each in said}
+        self._read[name] = status, found
+        return found
 
     def _clock_ahead(self, name: str, found: timedelta) -> timedelta:
         """As it was before, where it differs by jitter only."""
@@ -115,7 +127,7 @@ def answer_of(cluster: str, said: WorkloadOffer, *, observed_at: datetime, ahead
         idle_for=observed_at - said.idle_since if said.idle_since else None,
         running_since=said.running_since + ahead if said.running_since else None,
         gpus=said.gpus,
-        evidence=tuple(_readable(each) for each in said.evidence),
+        evidence=_Evidence(said.evidence),
     )
 
 
@@ -149,11 +161,35 @@ def _judged_by(asked: OfferPolicy | None) -> JudgedBy | None:
         return None
 
 
-def _readable(evidence: msgspec.Raw) -> Mapping[str, Any]:
-    try:
-        return msgspec.json.decode(evidence, type=dict[str, Any])
-    except UNREADABLE:
-        return {}
+class _Gpu(msgspec.Struct, omit_defaults=True):
+    """As the definition of ScalableWorkloads has it: what is not so would make the API refuse a whole status."""
+
+    pod: str
+    gpu: str
+    verdict: str
+    node: str = ""
+    reason: str = ""
+    signals: list[dict[str, str]] = msgspec.field(default_factory=list)
+
+
+class _Evidence(Sequence[Mapping[str, Any]]):
+    """By GPU, without what cannot be read. Read when it is looked at, which is seldom."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: Sequence[msgspec.Raw]) -> None:
+        self._raw = raw
+
+    def __len__(self) -> int:
+        return len([*self])
+
+    def __getitem__(self, index: Any) -> Any:
+        return [*self][index]
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for each in self._raw:
+            with suppress(*UNREADABLE):
+                yield msgspec.to_builtins(msgspec.json.decode(each, type=_Gpu))
 
 
 def _missing(cluster: str, why: str) -> Unknown:

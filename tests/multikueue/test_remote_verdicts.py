@@ -255,6 +255,20 @@ async def test_status_and_explain_show_the_cluster_with_each_gpu() -> None:
     assert shown["triggers"][0]["gpus"] == [gpu]
 
 
+async def test_evidence_that_no_status_could_have_is_left_out() -> None:
+    made = await hub()
+    bad = [
+        b'{"pod":1,"gpu":"0","verdict":"Idle"}',
+        b'{"gpu":"0"}',
+        b"[]",
+        b'{"pod":"p","gpu":"1","verdict":"Busy","x":1}',
+    ]
+    made.says("w1", "gang", "Idle", evidence=tuple(map(msgspec.Raw, bad)))
+    await made.passes(minutes=1)
+    shown = decision_status(made.decision("gang"))["evidence"]
+    assert shown == [{"pod": "p", "gpu": "1", "verdict": "Busy", "node": "w1"}]
+
+
 # ------------------------------------------------------------------------------------------------- what is asked
 
 
