@@ -10,6 +10,8 @@ and a KEDA where the cluster has none, and an autoscaler for a provisioning clas
 One flow runs in a cluster at a time, whatever number of processes pytest has. Each has a namespace, queues, a check, a
 policy and nodes of its own, named after a random prefix, and removes them at the end; our own
 CustomResourceDefinitions stay. Without `--kubeconfig` a few flows run in the embedded cluster, with its Kueue.
+
+With two `--worker-kubeconfig` beside it the cluster of `--kubeconfig` is a hub of MultiKueue in flows that need one.
 """
 
 from collections.abc import AsyncIterator
