@@ -119,7 +119,7 @@ async def test_a_worker_that_is_not_reached_keeps_reclaim_until_the_patience_is_
         await at.pass_time(process, PATIENCE + SECOND)
         assert [name for name, each in at.workers.items() if each.reclaims()] == ["w1", "w2"], "as far as is known"
         await at.workers["w1"].api.start()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while reclaiming(at) != ["w2"]:
                 await process.settles()
 
@@ -131,6 +131,7 @@ async def test_an_admitted_gang_leaves_nothing_on_the_workers_and_an_evicted_one
         await at.hub.is_admitted("gang", "w1")
         await process.settles()
         assert [await each.entries() for each in at.workers.values()] == [{}, {}]
+        at.clock.ahead += SECOND
         await at.hub.is_evicted("gang")
         await at.answers(process, w1="Wait", w2="Free")
         assert await at.hub.nominated("gang") == ["w2"]
