@@ -10,6 +10,7 @@ The suite plays Open Cluster Management: it writes PlacementDecisions.
 
 import asyncio
 import json
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
@@ -227,6 +228,20 @@ class Clusters:
             if each["reason"] == reason and each["involvedObject"].get("uid") == workload
         )
 
+    async def wait_for_finding(self, reason: str, *, within: float = 120.0) -> Json:
+        """The finding of `doctor` on the hub, with the settings of the program there."""
+        folder = self.hub.kubeconfig.parent
+        arguments = "doctor", "--config", str(folder / "settings.yaml"), "--kubeconfig", str(self.hub.kubeconfig)
+        found: list[Json] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within):
+                while True:
+                    found = await _findings(*arguments, "--json")
+                    if said := [each for each in found if each["reason"] == reason]:
+                        return said[0]
+                    await asyncio.sleep(2)
+        raise AssertionError(f"doctor does not report {reason}, but {found}\n{self.describe()}")
+
     def is_connected(self, worker: str) -> bool:
         """Whether Kueue on the hub reaches the worker."""
         return self.hub.sandbox.condition(MULTIKUEUE_CLUSTER, "", made.worker_name(self.run, worker), "Active")
@@ -353,6 +368,14 @@ class Clusters:
         if found is not None and RUN_LABEL not in (found["metadata"].get("labels") or {}):
             with suppress(KubeError):
                 await flow.sandbox.patch(CLUSTER_OFFER, "", self.run, {"metadata": {"labels": {RUN_LABEL: self.run}}})
+
+
+async def _findings(*arguments: str) -> list[Json]:
+    command = sys.executable, "-m", "scaler", *arguments
+    doctor = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    text, _ = await doctor.communicate()
+    found: list[Json] = json.loads(text)["findings"]
+    return found
 
 
 def _note(history: list[tuple[str, ...]], value: tuple[str, ...]) -> None:

@@ -37,6 +37,8 @@ async def test_a_gang_whose_worker_leaves_the_config_runs_on_another_and_what_it
         await clusters.wait_until(lambda: "w2" in clusters.runs_on("gang"), "the gang to run on w2")
         assert clusters.runs_on("gang") == {"w1", "w2"}
         clusters.ran_twice_is_expected = True
+        duplicate = await clusters.wait_for_finding("Duplicate")
+        assert "its Job gang runs there" in duplicate["what"]
 
 
 @pytest.mark.cluster
