@@ -35,7 +35,10 @@ log = structlog.get_logger(__name__)
 
 _INTERVAL = timedelta(seconds=5)
 _GANGS_AT_ONCE = 4
-"""Gangs that are planned for in one tick and one arena (a quota tree, or all nodes): those whose turn comes first."""
+"""Gangs that are planned for in one tick and one arena (a quota tree, or all nodes): those whose turn comes first.
+
+One that was refused on the same state is not computed again and does not count, so that those after it have their turn.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +156,11 @@ class ReclaimController:
             if (refused := state.why_not(gang)) is not None:
                 answers.append(refused)
                 self.writer.events.refused(gang, refused)
+                await turns.give_way()
+                continue
+            if (known := self.executor.backoff.refusal(target, state, gang, state.candidates)) is not None:
+                answers.append(known)
+                self.writer.events.refused(gang, known)
                 await turns.give_way()
                 continue
             looked_at[plan_scope] += 1

@@ -70,11 +70,10 @@ class PlanBackoff:
         self, target: PlanTarget, state: PlanningSnapshot, gang: QuotaWorkload, given: Sequence[Candidate]
     ) -> ReclaimPlan | NoPlan:
         """The plan for the gang, of these candidates but for those that are left alone for a while."""
-        candidates = [each for each in given if self.is_due(each.name, state.now)]
-        seen = target, target.inputs(state, gang), fingerprint(state, candidates)
-        known = self._refused.get(gang.uid)
-        if known is not None and known[0] == seen:
-            return known[1]
+        if (known := self.refusal(target, state, gang, given)) is not None:
+            return known
+        candidates = self._due(given, state)
+        seen = self._seen(target, state, gang, candidates)
         found = await target.plan(state, gang, candidates)
         if isinstance(found, NoPlan):
             self._refused[gang.uid] = (seen, found)
@@ -83,6 +82,22 @@ class PlanBackoff:
             if exposed is not None:
                 return NoPlan(gang=gang.key, why=NoPlanReason.UNPROTECTED, message=exposed.message)
         return found
+
+    def refusal(
+        self, target: PlanTarget, state: PlanningSnapshot, gang: QuotaWorkload, given: Sequence[Candidate]
+    ) -> NoPlan | None:
+        """What was found for the gang on the same state before; None where it has to be computed."""
+        known = self._refused.get(gang.uid)
+        is_same = known is not None and known[0] == self._seen(target, state, gang, self._due(given, state))
+        return known[1] if known is not None and is_same else None
+
+    def _due(self, given: Sequence[Candidate], state: PlanningSnapshot) -> list[Candidate]:
+        return [each for each in given if self.is_due(each.name, state.now)]
+
+    def _seen(
+        self, target: PlanTarget, state: PlanningSnapshot, gang: QuotaWorkload, candidates: Sequence[Candidate]
+    ) -> object:
+        return target, target.inputs(state, gang), fingerprint(state, candidates)
 
     def is_due(self, name: str | _Gang, now: datetime) -> bool:
         """Whether the victim of that name may be part of a plan, or a plan may be made for that gang."""

@@ -337,6 +337,21 @@ async def test_two_gangs_of_one_queue_have_their_plans_one_after_the_other() -> 
     assert world.is_active("c")
 
 
+async def test_gangs_that_no_plan_can_serve_do_not_keep_those_after_them_from_one() -> None:
+    """More of them than are planned for in one tick; idle are 4 GPUs, and nothing is free."""
+    world = PressureWorld(quota=12, strategy="BestEffortFIFO")
+    for name, gpus in (("a", 2), ("b", 2), ("busy", 8)):
+        world.runs(name, gpus=gpus)
+    world.works("busy")
+    for number in range(6):
+        world.waits(f"large-{number}", gpus=5)
+    world.waits("small", gpus=2)
+    await world.judged()
+    await world.ticks(3)
+    assert sum(map(world.has_grant, ("a", "b"))) == 1
+    assert "ReclaimPlanned" in world.events.reasons("small")
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_queues_that_share_nothing_have_theirs_at_the_same_time_whatever_fails_for_one(fails: bool) -> None:
     world = await two_queues()
