@@ -139,7 +139,8 @@ class FitAnswers:
     async def _present(self, state: PlanningSnapshot) -> _Present:
         found = state.capacity or self.planning.capacity()
         capacity = found if isinstance(found, Capacity) else None
-        plans = active_plans(self.planning.cluster, state.evaluation, remote_copies=state.remote_copies)
+        nominations = self.planning.nominations()
+        plans = active_plans(self.planning.cluster, state.evaluation, nominations=nominations)
         candidates = state.candidates if self.planning.policy.pressure else ()
         return _Present(
             state=state,

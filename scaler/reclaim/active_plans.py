@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
@@ -23,7 +24,6 @@ from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Grant, ObservedWorkload, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.idleness.pods import TERMINAL
-from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reclaim.candidates import has_failed_hook, is_idle, is_not_scaled, is_undecided, times_reclaimed
@@ -82,12 +82,12 @@ def active_plans(
     evaluation: Evaluation | None,
     *,
     seen_at_zero: Collection[tuple[str, str]] = frozenset(),
-    remote_copies: Mapping[str, str | Unknown],
+    nominations: NominatedCopies,
 ) -> list[ActivePlan]:
     """All plans of which at least one grant stands, the oldest first.
 
     `evaluation` is None where there is none, or none that may be believed. `seen_at_zero` are the victims that were at
-    0 before, as (plan, `namespace/name`); `remote_copies` as in `PlanningSnapshot`.
+    0 before, as (plan, `namespace/name`); `nominations` are of this moment.
     """
     holders: dict[str, list[tuple[str, Grant]]] = {}
     for scalable in cluster.scalable_workloads.items():
@@ -97,12 +97,13 @@ def active_plans(
     merged = [_merged(each) for each in holders.values()]
     ordered = sorted(merged, key=lambda grant: (grant.granted_at, grant.plan))
     found = [_standing(grant, cluster, evaluation, seen_at_zero) for grant in ordered]
-    refused = {key for key, why in remote_copies.items() if isinstance(why, str)}
-    return [_without_nomination(each) if each.grant.gang in refused else each for each in found]
+    return [_with_nomination(each, nominations) for each in found]
 
 
-def _without_nomination(plan: ActivePlan) -> ActivePlan:
-    return replace(plan, gang_state=GangState.GONE) if plan.gang_state is GangState.WAITING else plan
+def _with_nomination(plan: ActivePlan, nominations: NominatedCopies) -> ActivePlan:
+    """The plan, whose gang is gone if it waits and this cluster is certainly not nominated for it."""
+    why = nominations.why_not(plan.gang) if plan.gang is not None and plan.gang_state is GangState.WAITING else ""
+    return replace(plan, gang_state=GangState.GONE) if why and isinstance(why, str) else plan
 
 
 def _merged(holders: Sequence[tuple[str, Grant]]) -> Grant:

@@ -160,7 +160,7 @@ class PlanExecutor:
             self.planning.cluster,
             evaluation,
             seen_at_zero=self._at_zero,
-            remote_copies=self.planning.remote_copies(),
+            nominations=self.planning.nominations(),
         )
         victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]
         self._at_zero = frozenset(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from loops_builders import scalable_workload, stamp
 from reclaim.reclaim_world import PressureWorld
 
+from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.target_state import Grant, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
@@ -43,7 +44,8 @@ def grants(world: PressureWorld, name: str, *victims: str, **fields: Any) -> Non
 
 
 def standing(world: PressureWorld, **options: Any) -> list[ActivePlan]:
-    return active_plans(world.evaluator.cluster, world.decision_cache.evaluation, **{"remote_copies": {}, **options})
+    decisions, nominations = world.decision_cache.evaluation, NominatedCopies()
+    return active_plans(world.evaluator.cluster, decisions, nominations=nominations, **options)
 
 
 def victim(world: PressureWorld, name: str, **options: Any) -> VictimStatus:
@@ -100,7 +102,7 @@ async def test_an_object_that_is_being_deleted_is_gone() -> None:
 async def test_a_verdict_counts_for_the_replicas_that_it_was_made_for() -> None:
     world = await world_with("a")
     grants(world, "a")
-    [plan] = active_plans(world.evaluator.cluster, None, remote_copies={})
+    [plan] = active_plans(world.evaluator.cluster, None, nominations=NominatedCopies())
     assert [(each.is_idle, each.is_unknown) for each in plan.victims] == [(False, True)], "there is none"
     await world.taken_up()
     assert victim(world, "a").is_idle

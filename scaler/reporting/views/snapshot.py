@@ -124,7 +124,7 @@ async def take_view_snapshot(planner: Planner, now: datetime) -> ViewSnapshot | 
     planning = look if isinstance(look, PlanningSnapshot) else None
     idle = idle_workloads(planning.evaluation, cluster, quota) if planning is not None else frozenset()
     remote_copies = planner.remote_copies()
-    plans = active_plans(cluster, evaluation if planning is not None else None, remote_copies=remote_copies)
+    plans = active_plans(cluster, evaluation if planning is not None else None, nominations=planner.nominations())
     await asyncio.sleep(0)
     asking = (each for each in quota.workloads.values() if not each.admitted and gpus_of(each, cluster))
     waiting = sorted(asking, key=place_in_line)
