@@ -119,7 +119,7 @@ class WorkerConnection:
     @property
     def is_settled(self) -> bool:
         """Whether it has been read, or has failed, since this process runs."""
-        return self.offer.read_since is not None or self.problem not in _NOTHING_TRIED
+        return self.offer.read_since is not None or self.problem not in ("", *_NOTHING_TRIED)
 
     @property
     def is_writable(self) -> bool:

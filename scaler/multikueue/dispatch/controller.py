@@ -283,7 +283,7 @@ def _without_status(connection: WorkerConnection, now: datetime) -> str:
     if connection.write_problem:
         return connection.write_problem
     since = connection.offer.read_since
-    if since is not None and now - since < _STATUS_WITHIN:
+    if since is None or now - since < _STATUS_WITHIN:
         return ""
     return "its ClusterOffer has no current status: idle-gpu-scaler there does not renew it"
 
