@@ -97,6 +97,10 @@ class WorkerConnection:
     """Why there is no reflector."""
     _reflector: Reflector[ClusterOffer] | None = field(default=None, init=False)
     _write: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _is_outdated: bool = field(default=False, init=False)
+    """Whether what is known may be of before another replica's last write."""
+    _has_failed: bool = field(default=False, init=False)
+    """Whether it could not be read or written since."""
 
     def __post_init__(self) -> None:
         self.offer = WorkerOffer(clock=self.clock)
@@ -118,8 +122,10 @@ class WorkerConnection:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has been read, or has failed, since this process runs."""
-        return self.offer.read_since is not None or self.problem not in _NOTHING_TRIED
+        """Whether it has been read, or has failed, since this process runs, and since it leads."""
+        if self._is_outdated and not self.problem and not self._has_failed:
+            return False
+        return self.offer.read_since is not None or self.problem not in ("", *_NOTHING_TRIED)
 
     @property
     def is_writable(self) -> bool:
@@ -130,6 +136,11 @@ class WorkerConnection:
         self.offer.wanted = tuple(workloads)
         if not self.offer.is_written:
             self._write.set()
+
+    def read_anew(self) -> None:
+        """This replica begins to lead: a watch may not have told yet what its predecessor wrote last."""
+        self._is_outdated, self._has_failed = True, False
+        self._write.set()
 
     def forget_wanted(self) -> None:
         """This replica does not lead any more."""
@@ -206,7 +217,7 @@ class WorkerConnection:
                 await self._write_wanted(api)
                 failures, self.write_problem = 0, ""
             except KubeError as error:
-                failures += 1
+                failures, self._has_failed = failures + 1, True
                 self._not_written(error, failures)
                 await self.clock.sleep((_SOON if error.status == _CONFLICT else _RETRY).wait(failures))
                 self._write.set()
@@ -224,9 +235,10 @@ class WorkerConnection:
 
     async def _write_wanted(self, api: LeaderApi) -> None:
         """Raises: KubeError."""
-        offer, wanted = self.offer, self.offer.wanted
-        if offer.is_in_doubt:
+        offer = self.offer
+        if offer.is_in_doubt or self._is_outdated:
             await self._read_again(api)
+        wanted = offer.wanted
         if wanted is None or self.problem or offer.is_written:
             return
         offer.writes(wanted)
@@ -259,6 +271,7 @@ class WorkerConnection:
                 raise
             found = None
         self.offer.read(found)
+        self._is_outdated = False
         self.changed()
 
 

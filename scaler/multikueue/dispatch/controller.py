@@ -3,7 +3,7 @@
 Laws:
 
 * Read → plan (pure) → write. Nothing is decided on copies that are not complete, nor before each worker has been read
-  or has failed once.
+  since this replica leads, or has failed.
 * What a restart needs is in objects of the API: the nomination in the Workload's status, its times and who may reclaim
   in the ClusterOffers of the workers. A dispatcher that was stopped after any write goes on where the other was.
 * It waits for no worker: what their ClusterOffers are to say is handed to their connections, and what is confirmed is
@@ -14,6 +14,7 @@ Laws:
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -29,7 +30,7 @@ from scaler.kube.object_cache import Change
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload
 from scaler.kube.objects.resources import WORKLOAD
-from scaler.kube.reflector import Absent, Reflecting
+from scaler.kube.reflector import Absent, Disconnected, Reflecting
 from scaler.multikueue.dispatch.moment import WorkerView
 from scaler.multikueue.dispatch.nomination import AddCluster, KeepNomination, KeepReason, MoveReclaim, NominateCluster
 from scaler.multikueue.dispatch.plan import DispatchPlan, DispatchPlanner, JudgedWorkloads, WorkloadDispatch
@@ -112,6 +113,8 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Nominate until cancelled."""
+        for each in self.connections.connections.values():
+            each.read_anew()
         try:
             await every(_INTERVAL, self.tick, self.woken, name=self.name, rest=_REST, clock=self.clock)
         finally:
@@ -146,6 +149,9 @@ class Dispatcher:
                 return f"{name} are not served here: there is no MultiKueue"
             if not isinstance(copy.state, Reflecting):
                 return f"{name} are not known: {copy.state.message}"
+        decisions = self.objects.decisions
+        if isinstance(decisions.state, Disconnected) and decisions.age == math.inf:
+            return f"PlacementDecisions are not known: {decisions.state.message}"
         awaited = [name for name, each in standings.clusters.items() if each.is_active and not self._is_settled(name)]
         return f"workers are being connected: {', '.join(awaited)}" if awaited else ""
 
@@ -283,7 +289,7 @@ def _without_status(connection: WorkerConnection, now: datetime) -> str:
     if connection.write_problem:
         return connection.write_problem
     since = connection.offer.read_since
-    if since is not None and now - since < _STATUS_WITHIN:
+    if since is None or now - since < _STATUS_WITHIN:
         return ""
     return "its ClusterOffer has no current status: idle-gpu-scaler there does not renew it"
 

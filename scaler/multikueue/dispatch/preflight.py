@@ -111,9 +111,12 @@ def judged(status: int, said: str, owners: FieldOwners) -> Preflight:
 
 
 def field_owners(workload: Mapping[str, Any]) -> FieldOwners:
+    """Of nominations only where there are any: an empty list is what the policy leaves, in Kueue's name."""
     entries: Sequence[Mapping[str, Any]] = workload["metadata"].get("managedFields") or ()
+    has_nominations = (workload.get("status") or {}).get("nominatedClusterNames")
     return FieldOwners(
-        admission=_owners(entries, "f:admission"), nominations=_owners(entries, "f:nominatedClusterNames")
+        admission=_owners(entries, "f:admission"),
+        nominations=_owners(entries, "f:nominatedClusterNames") if has_nominations else frozenset(),
     )
 
 

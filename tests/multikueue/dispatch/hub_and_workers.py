@@ -385,7 +385,7 @@ class Process:
     async def settles(self) -> DispatchReport:
         """Ticks until nothing changes any more."""
         quiet, report = 0, None
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while quiet < _QUIET:
                 before = self._seen()
                 report = await self.tick() or report

@@ -304,6 +304,7 @@ async def test_a_worker_that_hangs_delays_no_other() -> None:
         await process.settles()
         at.workers["w1"].api.faults.latency_seconds = 60
         process.hanging.add("w1")
+        process.connections.connections["w1"].read_anew()
         await at.hub.waits("gang")
         await at.answers(process, w2="Free")
         at.clock.ahead += timedelta(minutes=1)
@@ -321,6 +322,20 @@ async def test_a_status_of_before_the_start_is_not_taken_for_new() -> None:
             assert report.workers["w1"].answers == {}
             await at.workers["w1"].publishes()
             assert (await process.settles()).workers["w1"].answers != {}
+
+
+async def test_what_the_one_before_wrote_last_is_read_before_anything_is_decided() -> None:
+    """A watch may be late, and two workers would have `reclaim` for the same gang."""
+    async with site("w1", "w2") as at, at.process() as process:
+        await at.hub.waits("gang")
+        await at.answers(process, w1="Free", w2="Wait")
+        for each in process.connections.connections.values():
+            each.read_anew()
+        report = await process.tick()
+        assert report is not None
+        assert report.problem == "workers are being connected: w1, w2"
+        await process.settles()
+        assert reclaiming(at) == ["w1"]
 
 
 async def test_an_answer_that_is_not_renewed_expires() -> None:

@@ -41,6 +41,19 @@ def test_owners_of_fields_are_read_from_the_metadata() -> None:
         return {"manager": manager, "operation": operation, "fieldsV1": {"f:status": {field: {}}}}
 
     entries = [entry("kueue-admission", "Apply", "f:admission"), entry("us", "Update", "f:nominatedClusterNames")]
-    found = field_owners({"metadata": {"managedFields": [*entries, {"manager": "x"}]}})
-    assert found == FieldOwners(admission=frozenset({"kueue-admission/Apply"}), nominations=frozenset({"us/Update"}))
+    metadata, status = {"managedFields": [*entries, {"manager": "x"}]}, {"nominatedClusterNames": ["w1"]}
+    admission = frozenset({"kueue-admission/Apply"})
+    found = field_owners({"metadata": metadata, "status": status})
+    assert found == FieldOwners(admission=admission, nominations=frozenset({"us/Update"}))
     assert field_owners({"metadata": {}}) == FieldOwners()
+
+
+def test_who_has_emptied_nominations_does_not_nominate() -> None:
+    """Kueue's policy empties them in a write of Kueue's, which then owns the field."""
+    entry = {
+        "manager": "kueue-admission",
+        "operation": "Apply",
+        "fieldsV1": {"f:status": {"f:nominatedClusterNames": {}}},
+    }
+    for status in ({"nominatedClusterNames": []}, {}):
+        assert field_owners({"metadata": {"managedFields": [entry]}, "status": status}) == FieldOwners()
