@@ -161,7 +161,7 @@ async def start_act(stack: AsyncExitStack, act: Act, source: str) -> RunningAct:
 
 async def _serve(timeline: Timeline, stages: Mapping[str, RunningAct]) -> None:
     for title, stage in stages.items():
-        timeline.addresses(title, stage.addresses)
+        timeline.addresses(f"{title}: {stage.name}" if stage.name else title, stage.addresses)
         for name, other in stage.others.items():
             timeline.addresses(f"{title}: {name}", other.addresses)
     ended = asyncio.Event()

@@ -35,6 +35,8 @@ class RunningAct:
     kubeconfig: Path
     end: AsyncExitStack
     """Ends both, and all others."""
+    name: str = ""
+    """Of the cluster, in an act on several."""
     others: Mapping[str, "RunningAct"] = field(default_factory=dict)
     """Further clusters of the act, by name."""
 
@@ -83,7 +85,7 @@ async def hub_and_workers(end: AsyncExitStack, workers: Mapping[str, Mapping[str
     await clusters.hub.apply([*account(), *dispatcher_account()])
     running[HUB] = await _with_scaler(end, clusters.hub, "dcgm", _DISPATCHES, grows=True)
     last = [*workers][-1]
-    return replace(running.pop(last), others=running)
+    return replace(running.pop(last), name=last, others=running)
 
 
 def _config(nodes: Mapping[str, int]) -> SandboxConfig:

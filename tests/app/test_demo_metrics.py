@@ -33,6 +33,9 @@ NOT_SEEN = {
     "before_suspend_total": "no hook is configured",
     "notifications_total": "no target is configured",
     "oldest_pending_notification_seconds": "no target is configured",
+    "dispatcher_stopped": "clusters are nominated all the time",
+    "judged_workloads": "the gang on the hub is scaled by nothing",
+    "offer_unknown": "workers know what they have but for the first moment",
     "workload_suspend_timestamp_seconds": "a window of seconds leaves little to foresee",
 }
 """Metrics of which the story may show no sample above 0, and why."""

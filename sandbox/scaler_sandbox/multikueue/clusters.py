@@ -63,7 +63,8 @@ class SandboxClusters:
 
     async def __aenter__(self) -> Self:
         try:
-            for cluster in (self.hub, *self.workers.values()):
+            # The hub ends first: its connections are not cut off.
+            for cluster in (*self.workers.values(), self.hub):
                 await self._exits.enter_async_context(cluster)
                 await cluster.apply(crds())
             await self.hub.apply(namespace(KUEUE_NAMESPACE))
