@@ -228,7 +228,7 @@ class Clusters:
             if each["reason"] == reason and each["involvedObject"].get("uid") == workload
         )
 
-    async def wait_for_finding(self, reason: str, *, within: float = 120.0) -> Json:
+    async def wait_for_finding(self, check: str, *, within: float = 120.0) -> Json:
         """The finding of `doctor` on the hub, with the settings of the program there."""
         folder = self.hub.kubeconfig.parent
         arguments = "doctor", "--config", str(folder / "settings.yaml"), "--kubeconfig", str(self.hub.kubeconfig)
@@ -237,10 +237,10 @@ class Clusters:
             async with asyncio.timeout(within):
                 while True:
                     found = await _findings(*arguments, "--json")
-                    if said := [each for each in found if each["reason"] == reason]:
+                    if said := [each for each in found if each["check"] == check]:
                         return said[0]
                     await asyncio.sleep(2)
-        raise AssertionError(f"doctor does not report {reason}, but {found}\n{self.describe()}")
+        raise AssertionError(f"doctor does not report {check}, but {found}\n{self.describe()}")
 
     def is_connected(self, worker: str) -> bool:
         """Whether Kueue on the hub reaches the worker."""
