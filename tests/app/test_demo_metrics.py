@@ -33,6 +33,10 @@ NOT_SEEN = {
     "before_suspend_total": "no hook is configured",
     "notifications_total": "no target is configured",
     "oldest_pending_notification_seconds": "no target is configured",
+    "dispatcher_stopped": "the sandbox's Kueue clears nominations",
+    "offer_unknown": "workers know what they have but for the first moment",
+    "judged_workloads": "what is dispatched has no policy",
+    "nominations_not_admitted_total": "the nominated worker admits the gang",
     "workload_suspend_timestamp_seconds": "a window of seconds leaves little to foresee",
 }
 """Metrics of which the story may show no sample above 0, and why."""
