@@ -20,6 +20,7 @@ from dashboards.panels import (
     fill,
     gained,
     graph,
+    heat,
     number,
     rate,
     row,
@@ -36,6 +37,7 @@ _SEEN = f"and on () {_LED} unless on () sum(idle_gpu_scaler_planning_blind{{{CLU
 _NONE_PENDING = f"no Workload that requests GPUs is pending, or {NO_LEADER}"
 _NOTHING = "no GPUs were reclaimed in the selected time range"
 _NO_CHECK = "no AdmissionCheck became Ready in the selected time range"
+_NO_HUB = f"this is no hub of MultiKueue with the dispatcher, or {NO_LEADER}"
 
 
 def build() -> Any:
@@ -44,7 +46,7 @@ def build() -> Any:
     namespaces = "label_values(idle_gpu_scaler_given_gpus_total, workload_namespace)"
     found.with_variable(choice("namespace", "Namespace of the admitted Workload", namespaces))
     found.with_variable(choice("queue", "ClusterQueue", "label_values(idle_gpu_scaler_pending_gangs, cluster_queue)"))
-    return fill(found, *_now(), *_waiting(), *_given(), *_nodes(), *_harm())
+    return fill(found, *_now(), *_waiting(), *_given(), *_nodes(), *_hub(), *_harm())
 
 
 def _now() -> list[Any]:
@@ -207,6 +209,41 @@ def _nodes() -> list[Any]:
                 legend="until Ready",
             ),
             unit="s", empty=_NO_CHECK, size=(24, 4),
+        ),
+    ]  # fmt: skip
+
+
+def _hub() -> list[Any]:
+    nominations = gained(f"idle_gpu_scaler_nominations_total{{{CLUSTER}}}", "fit")
+    not_admitted = gained(f"idle_gpu_scaler_nominations_not_admitted_total{{{CLUSTER}}}", "worker")
+    return [
+        row("Clusters of the hub"),
+        heat(
+            "Workers that answer", "Which worker clusters of MultiKueue answer the hub, and when did they not?",
+            Query(
+                expr=f"min by (worker) (idle_gpu_scaler_worker_status_fresh{{{CLUSTER}}})",
+                legend="{{worker}}",
+            ),
+            unit="short", empty=f"there are no workers: {_NO_HUB}", steps={None: RED, 1: GREEN}, size=(12, 8),
+        ),
+        graph(
+            "Workloads that wait for a cluster", "Why are Workloads with quota on the hub not on a cluster yet?",
+            Query(
+                expr=f"sum by (reason) (idle_gpu_scaler_dispatch_pending_workloads{{{CLUSTER}}})",
+                legend="{{reason}}",
+            ),
+            unit="short", empty=f"no Workload waits for a cluster, or {_NO_HUB}", stacked=True,
+        ),
+        bars(
+            "Nominations by answer", "How did Workloads fit the clusters that they were nominated for?",
+            Query(expr=f"{nominations} > 0", legend="{{fit}}"),
+            unit="short", empty="no cluster was nominated in the selected time range", steps={None: BLUE},
+            size=(12, 6),
+        ),
+        bars(
+            "Not admitted by worker", "Which workers did not admit Workloads in time that fit by their own answer?",
+            Query(expr=f"{not_admitted} > 0", legend="{{worker}}"),
+            unit="short", empty="none in the selected time range", steps={None: ORANGE}, size=(12, 6),
         ),
     ]  # fmt: skip
 

@@ -17,6 +17,7 @@ from scaler.errors import KubeError
 from scaler.kube.api_requests import ApiRequest
 from scaler.multikueue.dispatch.controller import DispatchReport
 from scaler.multikueue.dispatch.nomination import KeepNomination
+from scaler.multikueue.dispatch.plan import WorkloadDispatch
 from scaler.multikueue.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
@@ -37,6 +38,8 @@ class MetricsSink:
         self._problems = 0
         self._scaled_by_keda = 0
         self._decisions: Counter[tuple[str, str, str]] = Counter()
+        self._not_admitted: set[tuple[str, str]] = set()
+        """Workloads that wait for a cluster (uid), and workers for which that is counted."""
 
     def ticked(self, tick: EvaluationTick) -> None:
         metrics, intake = self.metrics, tick.intake
@@ -117,6 +120,18 @@ class MetricsSink:
         for each in report.nominated:
             if not isinstance(each.step, KeepNomination):
                 metrics.nominations_total.labels(fit=str(each.step.cluster.answer.fit)).inc()
+        self._count_not_admitted(report, plan.workloads)
+
+    def _count_not_admitted(self, report: DispatchReport, waiting: Sequence[WorkloadDispatch]) -> None:
+        """Each Workload once for a worker, until it waits no more."""
+        counter, uids = self.metrics.nominations_not_admitted_total, {each.waiting.uid for each in waiting}
+        for name in report.workers:
+            counter.labels(worker=name)  # at 0: `increase` never sees what a series begins with
+        due = waiting if report.preflight.is_passed else ()
+        found = {(each.waiting.uid, each.not_admitted_by) for each in due if each.not_admitted_by}
+        for _, worker in found - self._not_admitted:
+            counter.labels(worker=worker).inc()
+        self._not_admitted = found | {each for each in self._not_admitted if each[0] in uids}
 
     def checked(self, report: AdmissionReport) -> None:
         self.reasons.checked(report)

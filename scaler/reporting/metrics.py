@@ -273,6 +273,11 @@ class Metrics(MetricSet):
     nominations_total = _dispatch.counter(
         "Nominations of clusters, by what the cluster had answered.", ("fit",), unit="nominations"
     )
+    nominations_not_admitted_total = _dispatch.counter(
+        "Workloads that the first nominated worker did not admit within the patience, and that fit by its answer.",
+        ("worker",),
+        unit="workloads",
+    )
     worker_status_fresh = _dispatch.gauge(
         "1 while the worker answers, or is expected to soon; 0 while its status has expired or it is not reached.",
         ("worker",),

@@ -36,6 +36,7 @@ NOT_SEEN = {
     "dispatcher_stopped": "clusters are nominated all the time",
     "judged_workloads": "the gang on the hub is scaled by nothing",
     "offer_unknown": "workers know what they have but for the first moment",
+    "nominations_not_admitted_total": "the nominated worker admits the gang",
     "workload_suspend_timestamp_seconds": "a window of seconds leaves little to foresee",
 }
 """Metrics of which the story may show no sample above 0, and why."""

@@ -33,6 +33,10 @@ NOTHING_WRONG = {
     "Doubts about the metrics source": "there is no reason for doubt",
     "GPUs that cannot be judged": "all can be judged",
     "Alerts": "its Prometheus has no rules",
+    "Workers that answer": "its cluster is no hub of MultiKueue",
+    "Workloads that wait for a cluster": "its cluster is no hub of MultiKueue",
+    "Nominations by answer": "its cluster is no hub of MultiKueue",
+    "Not admitted by worker": "its cluster is no hub of MultiKueue",
 }
 """Panels that have nothing to show of the demo, and say so."""
 FOREIGN = {"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", "ALERTS"}

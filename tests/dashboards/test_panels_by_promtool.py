@@ -105,3 +105,28 @@ def test_of_alerts_only_ours_are_shown_those_of_the_cluster_and_those_that_name_
         {"labels": '{alertname="ScalerDown",alertstate="pending"}', "value": 1},
     ]
     tell(tmp_path, series, {query_of("health", "Alerts", cluster="a"): expected})
+
+
+def test_of_a_hub_it_is_shown_what_workers_answer_and_what_they_did_not_admit(tmp_path: Path) -> None:
+    """Also by a replica that led before: its counters stand as they are."""
+    series = {
+        'idle_gpu_scaler_worker_status_fresh{pod="0",worker="w1"}': 1,
+        'idle_gpu_scaler_worker_status_fresh{pod="0",worker="w2"}': 0,
+        'idle_gpu_scaler_dispatch_pending_workloads{pod="0",reason="Patience"}': 2,
+        'idle_gpu_scaler_dispatch_pending_workloads{pod="0",reason="NoCandidate"}': 1,
+        'idle_gpu_scaler_nominations_total{pod="0",fit="Free"}': 3,
+        'idle_gpu_scaler_nominations_total{pod="1",fit="Free"}': 2,
+        'idle_gpu_scaler_nominations_not_admitted_total{pod="0",worker="w1"}': 0,
+        'idle_gpu_scaler_nominations_not_admitted_total{pod="0",worker="w2"}': 4,
+    }
+    shown: dict[str, Samples] = {
+        "Workers that answer": [{"labels": '{worker="w1"}', "value": 1}, {"labels": '{worker="w2"}', "value": 0}],
+        "Workloads that wait for a cluster": [
+            {"labels": '{reason="NoCandidate"}', "value": 1},
+            {"labels": '{reason="Patience"}', "value": 2},
+        ],
+        "Nominations by answer": [{"labels": '{fit="Free"}', "value": 5}],
+        "Not admitted by worker": [{"labels": '{worker="w2"}', "value": 4}],
+    }
+    tell(tmp_path, series, {query_of("reclaim", title): samples for title, samples in shown.items()})
+    tell(tmp_path, {}, {query_of("reclaim", title): NOTHING for title in shown})

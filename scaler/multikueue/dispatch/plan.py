@@ -31,7 +31,9 @@ from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferRequest
 from scaler.multikueue.dispatch.moment import DispatchMemory, DispatchMoment, WorkerView
 from scaler.multikueue.dispatch.nomination import (
+    AddCluster,
     KeepNomination,
+    KeepReason,
     NominateCluster,
     NominationState,
     NominationStep,
@@ -40,7 +42,7 @@ from scaler.multikueue.dispatch.nomination import (
     nominated_after,
     reclaims_at,
 )
-from scaler.multikueue.dispatch.ranking import Ranking
+from scaler.multikueue.dispatch.ranking import GIVES_ROOM, Ranking
 from scaler.multikueue.dispatch.waiting import ClusterStandings, WaitingWorkload
 
 JudgedWorkloads = Mapping[str, Sequence[OfferedWorkload]]
@@ -77,6 +79,17 @@ class WorkloadDispatch:
     def reason(self) -> str:
         """Why nothing is done for it now."""
         return str(self.step.reason) if isinstance(self.step, KeepNomination) else NOMINATING
+
+    @property
+    def not_admitted_by(self) -> str:
+        """The cluster that has `reclaim`, answers that there is room, and did not admit it within the patience; or "".
+
+        Room that another Workload was given since is none.
+        """
+        is_over = isinstance(self.step, AddCluster) or self.reason == KeepReason.ALL_NOMINATED
+        first = self.ranking.candidate(self.state.nominated[0]) if is_over else None
+        has_room = first is not None and first.answer.fit in GIVES_ROOM and not first.answer.is_given_away
+        return first.name if first is not None and has_room else ""
 
     def is_due(self, workers: Mapping[str, WorkerView]) -> bool:
         """Whether the nomination is to be written now."""
