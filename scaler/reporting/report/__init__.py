@@ -1,1 +1,1 @@
-"""What GPUs did over days: who held them idle, what was reclaimed and who got it, from the scaler's metrics in Prometheus."""
+"""What GPUs did over days, from the scaler's metrics in Prometheus: who held them idle, who got what was reclaimed."""

@@ -21,8 +21,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 
+from scaler.reporting.report.grouping import GroupBy
 from scaler.reporting.report.measures import (
     CURRENCY,
     DCGM_MODEL,
@@ -51,13 +51,6 @@ from scaler.reporting.usage.gpu_states import IDLE, GpuState
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR, normalized_model
 
 _MINUTES_PER_HOUR = 60
-
-
-class GroupBy(StrEnum):
-    TEAM = "team"
-    QUEUE = "queue"
-    MODEL = "model"
-    WORKLOAD = "workload"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,150 @@
+"""The report on the page: the same numbers as the verb's, read in the background, and shown when they are there.
+
+Laws:
+
+* Samples come first: one query at a time, and one report, whoever looks. Days that are over are kept.
+* Nobody waits for long: what takes longer is said to be being read, with how much of it is there.
+* It is read for the whole cluster once; each looker sees the namespaces that the page shows to them.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+import structlog
+
+from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.errors import QueryError, SourceError
+from scaler.idleness.durations import format_duration
+from scaler.reporting.page.fleet_chart import FleetSample
+from scaler.reporting.page.fleet_history import read_fleet
+from scaler.reporting.report.grouping import GroupBy
+from scaler.reporting.report.own_metrics import OwnMetrics
+from scaler.reporting.report.periods import DAY, Period
+from scaler.reporting.report.reader import PeriodFacts, ReportReader, ReportSource
+from scaler.reporting.report.summary import summarized
+from scaler.reporting.report.view import ReportView, chart_step, view_of
+
+log = structlog.get_logger(__name__)
+
+SPANS = (DAY, 7 * DAY, 30 * DAY)
+_USUAL = 7 * DAY
+_ROUND = timedelta(minutes=5)
+"""Until when reports are: for so long the same one is shown."""
+_PATIENCE_S = 3.0
+_AGAIN_AFTER_S = 20.0
+"""A failure."""
+_MOST_CHARTS = 64
+_NO_PROMETHEUS = "A report needs Prometheus: prometheus.url of the settings, and a job that scrapes every replica."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportChoice:
+    """Which report is asked for."""
+
+    since: timedelta
+    by: GroupBy
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> "ReportChoice":
+        """Raises: QueryError for what there is not."""
+        spans = {format_duration(each): each for each in SPANS}
+        since, by = query.get("since", format_duration(_USUAL)), query.get("by", GroupBy.TEAM)
+        if since not in spans:
+            raise QueryError(f"since={since[:20]!r}: write one of {', '.join(spans)}", status=400)
+        if by not in [*GroupBy]:
+            raise QueryError(f"by={by[:20]!r}: write one of {', '.join(GroupBy)}", status=400)
+        return cls(since=spans[since], by=GroupBy(by))
+
+
+@dataclass(slots=True)
+class _Reading:
+    task: "asyncio.Task[Sequence[PeriodFacts] | None]"
+    begun: float
+    done: int = 0
+    of: int = 0
+
+
+@dataclass(kw_only=True)
+class PageReports:
+    source: ReportSource | None
+    own: OwnMetrics
+    clock: Clock = SYSTEM_CLOCK
+    _reader: ReportReader | None = field(default=None, init=False)
+    _readings: dict[Period, _Reading] = field(default_factory=dict, init=False)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _charts: dict[tuple[Period, frozenset[str] | None], Sequence[FleetSample]] = field(default_factory=dict, init=False)
+
+    async def read(
+        self, choice: ReportChoice, at: datetime, namespaces: Collection[str] | None
+    ) -> tuple[ReportView | None, str]:
+        """Of these namespaces, None: of all; or why there is none yet."""
+        if self.source is None:
+            return None, _NO_PROMETHEUS
+        end = at - (at - at.replace(hour=0, minute=0, second=0, microsecond=0)) % _ROUND
+        whole = Period(end - choice.since, end)
+        reading = self._reading(self.source, whole)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await asyncio.shield(reading.task)
+        if not reading.task.done():
+            return None, f"Prometheus is being asked: {reading.done} of {reading.of or '?'} parts of the time are read."
+        facts = reading.task.result()
+        if facts is None:
+            return None, "Prometheus did not answer in time. It is asked again soon."
+        chosen = None if namespaces is None else frozenset(namespaces)
+        report = summarized(facts, whole, choice.by, namespaces=chosen)
+        matchers = self.own.matchers if chosen is None else {}
+        return view_of(report, matchers, await self._chart(self.source, whole, chosen)), ""
+
+    def _reading(self, source: ReportSource, whole: Period) -> _Reading:
+        """The one that is under way or there; failed ones are tried again after a while."""
+        now = self.clock.monotonic()
+        found = self._readings.get(whole)
+        if found is not None and not (_has_failed(found) and now - found.begun >= _AGAIN_AFTER_S):
+            return found
+        # What is over by now is of no use to anybody; what it has read is kept by the reader.
+        self._readings = {
+            each: kept for each, kept in self._readings.items() if kept.task.done() is False or each.end == whole.end
+        }
+        made = _Reading(asyncio.create_task(self._read(source, whole), name="report of the page"), now)
+        self._readings[whole] = made
+        return made
+
+    async def _read(self, source: ReportSource, whole: Period) -> Sequence[PeriodFacts] | None:
+        """None where Prometheus does not answer."""
+        self._reader = self._reader or ReportReader(source, self.own, at_once=1)
+
+        def read(done: int, of: int) -> None:
+            reading = self._readings.get(whole)
+            if reading is not None:
+                reading.done, reading.of = done, of
+
+        async with self._turn:
+            try:
+                return await self._reader.read(whole, now=self.clock.now(), read=read)
+            except SourceError as error:
+                log.warning("report of the page not read", error=str(error))
+                return None
+
+    async def _chart(
+        self, source: ReportSource, whole: Period, namespaces: frozenset[str] | None
+    ) -> Sequence[FleetSample]:
+        """Empty where Prometheus does not answer."""
+        if (whole, namespaces) in self._charts:
+            return self._charts[whole, namespaces]
+        try:
+            async with asyncio.timeout(_PATIENCE_S):
+                found = await read_fleet(source, self.own, whole, chart_step(whole), namespaces)
+        except (SourceError, TimeoutError):
+            return ()
+        self._charts = {key: each for key, each in self._charts.items() if key[0].end == whole.end}
+        if len(self._charts) < _MOST_CHARTS:
+            self._charts[whole, namespaces] = found
+        return found
+
+
+def _has_failed(reading: _Reading) -> bool:
+    return reading.task.done() and reading.task.result() is None
