@@ -11,6 +11,8 @@ from scaler.reporting.report.sums import ROUGH
 from scaler.reporting.usage.fleet_metrics import OTHERS
 
 _MOST_GAPS = 3
+_WORTH_SAYING = timedelta(minutes=5)
+"""Another leader takes a minute."""
 
 
 def notes_of(report: UsageReport, matchers: Mapping[str, str]) -> list[str]:
@@ -26,7 +28,7 @@ def _nothing(matchers: Mapping[str, str]) -> str:
 
 
 def _missing(report: UsageReport) -> Iterator[str]:
-    gaps = list(report.gaps)
+    gaps = [each for each in report.gaps if each.length >= _WORTH_SAYING]
     if gaps and gaps[0].begin == report.whole.begin:
         yield (
             f"Nothing is known before {_time(gaps[0].end)}: the scaler was not scraped yet, or Prometheus keeps "
@@ -42,7 +44,8 @@ def _missing(report: UsageReport) -> Iterator[str]:
 
 
 def _list(gaps: Sequence[Period]) -> str:
-    shown = [f"{_time(each.begin)} to {_time(each.end)}" for each in gaps[:_MOST_GAPS]]
+    longest = sorted(sorted(gaps, key=lambda each: each.length)[-_MOST_GAPS:])
+    shown = [f"{_time(each.begin)} to {_time(each.end)}" for each in longest]
     more = len(gaps) - len(shown)
     return "; ".join([*shown, f"and {more} more"] if more else shown)
 

@@ -190,7 +190,7 @@ def share(ratio: float | None) -> str:
 def money(costs: Mapping[str, float] | None) -> str:
     if not costs:
         return UNKNOWN
-    return ", ".join(f"{cost:,.2f} {currency}" for currency, cost in sorted(costs.items()))
+    return ", ".join(number(cost, 2, unit=f" {currency}") for currency, cost in sorted(costs.items()))
 
 
 def duration(length: timedelta | None) -> str:
