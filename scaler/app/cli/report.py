@@ -91,7 +91,8 @@ async def _read(
     source, own = PrometheusSource(prometheus_config(settings, url)), OwnMetrics(matchers=settings.matchers)
     samples: Sequence[FleetSample] = ()
     try:
-        with Progress(console=terminal(is_error=True), transient=True) as progress:
+        console = terminal(is_error=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("Reading Prometheus", total=None)
             facts = await ReportReader(source, own, at_once=4).read(
                 whole, now=now, read=lambda done, of: progress.update(task, completed=done, total=of)

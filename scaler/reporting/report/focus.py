@@ -79,7 +79,7 @@ def _row(
 ) -> Mapping[str, Any]:
     namespace, queue, model, state = labels
     price, currency = priced
-    cost, begin = f"{quantity * price:f}", period.begin
+    cost, begin = _plain(quantity * price), period.begin
     tags = {f"{_TAG}cluster-queue": queue, f"{_TAG}gpu-state": state}
     return {
         "BilledCost": cost,
@@ -94,15 +94,15 @@ def _row(
         "ChargeFrequency": "Usage-Based",
         "ChargePeriodEnd": utc(period.end),
         "ChargePeriodStart": utc(begin),
-        "ConsumedQuantity": f"{quantity:f}",
+        "ConsumedQuantity": _plain(quantity),
         "ConsumedUnit": _UNIT,
         "ContractedCost": cost,
         "EffectiveCost": cost,
         "InvoiceIssuerName": _ISSUER,
         "ListCost": cost,
-        "ListUnitPrice": f"{price:f}",
+        "ListUnitPrice": _plain(price),
         "PricingCategory": "Standard",
-        "PricingQuantity": f"{quantity:f}",
+        "PricingQuantity": _plain(quantity),
         "PricingUnit": _UNIT,
         "ProviderName": _ISSUER,
         "PublisherName": _ISSUER,
@@ -117,6 +117,11 @@ def _row(
         "SubAccountType": "Namespace",
         "Tags": json.dumps({name: value for name, value in tags.items() if value}, sort_keys=True),
     }
+
+
+def _plain(number: Decimal) -> str:
+    """Without an exponent, and without zeros at the end."""
+    return f"{number.normalize():f}"
 
 
 def _month_of(at: datetime) -> datetime:

@@ -36,10 +36,10 @@ def test_a_row_is_the_time_in_one_state_in_one_period() -> None:
         (each["SubAccountId"], each["SkuId"], each["ChargePeriodStart"], each["ConsumedQuantity"]) for each in rows()
     ]
     assert found == [
-        ("team-a", "H100", "2026-11-30T00:00:00Z", "20.000000"),
-        ("team-a", "H100", "2026-11-30T00:00:00Z", "4.000000"),
-        ("team-a", "H100", "2026-12-01T00:00:00Z", "20.000000"),
-        ("team-a", "H100", "2026-12-01T00:00:00Z", "4.000000"),
+        ("team-a", "H100", "2026-11-30T00:00:00Z", "20"),
+        ("team-a", "H100", "2026-11-30T00:00:00Z", "4"),
+        ("team-a", "H100", "2026-12-01T00:00:00Z", "20"),
+        ("team-a", "H100", "2026-12-01T00:00:00Z", "4"),
     ]
     assert [json.loads(each["Tags"])["idlegpu.io/gpu-state"] for each in rows()] == ["Busy", "Idle"] * 2
 
