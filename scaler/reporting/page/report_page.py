@@ -33,7 +33,6 @@ SPANS = (DAY, 7 * DAY, 30 * DAY)
 _USUAL = 7 * DAY
 _ROUND = timedelta(minutes=5)
 """Until when reports are: for so long the same one is shown."""
-_PATIENCE_S = 3.0
 _AGAIN_AFTER_S = 20.0
 """A failure."""
 _MOST_CHARTS = 64
@@ -72,6 +71,8 @@ class PageReports:
     source: ReportSource | None
     own: OwnMetrics
     clock: Clock = SYSTEM_CLOCK
+    patience_s: float = 3.0
+    """How long one who looks waits."""
     _reader: ReportReader | None = field(default=None, init=False)
     _readings: dict[Period, _Reading] = field(default_factory=dict, init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -87,7 +88,7 @@ class PageReports:
         whole = Period(end - choice.since, end)
         reading = self._reading(self.source, whole)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(self.patience_s):
                 await asyncio.shield(reading.task)
         if not reading.task.done():
             return None, f"Prometheus is being asked: {reading.done} of {reading.of or '?'} parts of the time are read."
@@ -136,7 +137,7 @@ class PageReports:
         if (whole, namespaces) in self._charts:
             return self._charts[whole, namespaces]
         try:
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(self.patience_s):
                 found = await read_fleet(source, self.own, whole, chart_step(whole), namespaces)
         except (SourceError, TimeoutError):
             return ()
