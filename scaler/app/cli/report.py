@@ -25,13 +25,14 @@ from scaler.idleness.durations import format_duration, parse_duration
 from scaler.reporting.document import document
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.focus import focus_charges
 from scaler.reporting.report.formats import as_csv, as_json
 from scaler.reporting.report.grouping import GroupBy
 from scaler.reporting.report.notes import notes_of
 from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.report.periods import Period, range_until
-from scaler.reporting.report.reader import PeriodFacts, ReportReader
+from scaler.reporting.report.reader import ReportReader
 from scaler.reporting.report.summary import UsageReport, summarized
 from scaler.reporting.report.view import TITLES, chart_step, columns_of, figures_of, title_of, view_of
 from scaler.samples.prometheus import PrometheusSource

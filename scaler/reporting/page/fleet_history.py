@@ -26,7 +26,7 @@ from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.report.periods import Period
 from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.usage.gpu_usage import FleetUsage
-from scaler.samples.prometheus import range_duration
+from scaler.samples.promql import range_duration
 from scaler.samples.source import RawSeries
 
 log = structlog.get_logger(__name__)

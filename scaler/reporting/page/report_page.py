@@ -20,10 +20,11 @@ from scaler.errors import QueryError, SourceError
 from scaler.idleness.durations import format_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.grouping import GroupBy
 from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.report.periods import DAY, Period
-from scaler.reporting.report.reader import PeriodFacts, ReportReader, ReportSource
+from scaler.reporting.report.reader import ReportReader, ReportSource
 from scaler.reporting.report.summary import summarized
 from scaler.reporting.report.view import ReportView, chart_step, view_of
 

@@ -17,11 +17,11 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.formats import csv_of, utc
 from scaler.reporting.report.measures import CURRENCY, LabelValues, Measure
 from scaler.reporting.report.own_metrics import MODEL
 from scaler.reporting.report.periods import Period
-from scaler.reporting.report.reader import PeriodFacts
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 
 FOCUS_VERSION = "1.2"

@@ -23,7 +23,7 @@ from scaler.reporting.report.own_metrics import (
     OwnMetrics,
 )
 from scaler.reporting.report.periods import Period
-from scaler.samples.prometheus import range_duration
+from scaler.samples.promql import range_duration
 
 LabelValues = tuple[str, ...]
 """In the order of the measure's labels."""

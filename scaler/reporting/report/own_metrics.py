@@ -14,12 +14,11 @@ Worked example, of the suspensions of a day: a replica that ran the day before s
 series begins at 1 and ends at 3. `increase` gives 2, what it began with 1, together 3.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scaler.samples.prometheus import range_duration
+from scaler.samples.promql import any_of, quoted, range_duration
 
 PREFIX = "idle_gpu_scaler_"
 NAMESPACE, QUEUE, MODEL, STATE = "workload_namespace", "cluster_queue", "model", "state"
@@ -60,7 +59,7 @@ class OwnMetrics:
         """What it gained, by its labels. `jobs`: under which the scaler is scraped."""
         labels, span, selector = ", ".join(counter.labels), range_duration(end - begin), self.of(counter.name)
         new = f"min_over_time({selector}[{span}]) unless last_over_time({selector}[{_BEFORE}] offset {span})"
-        started = self.selector("process_start_time_seconds", f"job=~{any_of(jobs)}")
+        started = self.selector("process_start_time_seconds", f"job=~{any_of(sorted(jobs))}")
         watched = (
             f"max_over_time({started}[{span}:{_PROCESS_STEP}]) >= {begin.timestamp():.0f} "
             f"or last_over_time({started}[{_BEFORE}] offset {span})"
@@ -80,17 +79,3 @@ class OwnMetrics:
         """1 while a replica would show what there is: one leads, or there is no Lease to hold."""
         leader = self.of("leader")
         return f"max({self.of('build_info')}) and on () (sum({leader}) > 0 or absent({leader}))"
-
-
-def any_of(names: Collection[str]) -> str:
-    """A regular expression that matches these texts and no other, as a PromQL string."""
-    return quoted("|".join("".join(map(_escaped, each)) for each in sorted(names)))
-
-
-def _escaped(character: str) -> str:
-    return f"\\{character}" if character in r"\.+*?()|[]{}^$" else character
-
-
-def quoted(value: str) -> str:
-    """The value as a PromQL string. JSON's escapes are a subset of those of Go, which PromQL uses."""
-    return json.dumps(value, ensure_ascii=False)

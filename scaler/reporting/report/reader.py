@@ -10,15 +10,15 @@ Laws:
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Protocol
 
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.measures import LabelValues, Measure, every_minute
 from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.report.periods import Period, gaps_in, periods_of
-from scaler.samples.prometheus import range_duration
+from scaler.samples.promql import range_duration
 from scaler.samples.source import RawSeries, VectorSample
 
 _SETTLED_AFTER = timedelta(minutes=10)
@@ -32,18 +32,6 @@ class ReportSource(Protocol):
 
     async def ranges(self, promql: str, *, at: datetime) -> Sequence[RawSeries]:
         """The series of a range vector. Raises: SourceError."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeriodFacts:
-    period: Period
-    gaps: Sequence[Period]
-    """When nothing is known."""
-    values: Mapping[Measure, Mapping[LabelValues, float]] = field(default_factory=dict)
-
-    @property
-    def known(self) -> timedelta:
-        return self.period.length - sum((each.length for each in self.gaps), timedelta(0))
 
 
 class ReportReader:

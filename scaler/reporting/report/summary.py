@@ -22,6 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.grouping import GroupBy
 from scaler.reporting.report.measures import (
     CURRENCY,
@@ -34,7 +35,6 @@ from scaler.reporting.report.measures import (
 )
 from scaler.reporting.report.own_metrics import MODEL, NAMESPACE, QUEUE, STATE
 from scaler.reporting.report.periods import Period, joined
-from scaler.reporting.report.reader import PeriodFacts
 from scaler.reporting.report.sums import (
     ROUGH,
     FactSums,

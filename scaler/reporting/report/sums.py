@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.measures import FROM, LabelValues, Measure
 from scaler.reporting.report.own_metrics import MODEL, NAMESPACE, QUEUE
-from scaler.reporting.report.reader import PeriodFacts
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 
 _MILLIJOULES_PER_KWH = 3.6e9

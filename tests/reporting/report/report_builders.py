@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from scaler.errors import SourceError
+from scaler.reporting.report.facts import PeriodFacts
 from scaler.reporting.report.measures import LabelValues, Measure
 from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.report.periods import DAY, Period
-from scaler.reporting.report.reader import PeriodFacts
 from scaler.samples.source import RawSeries, VectorSample
 
 BEGIN = datetime(2026, 11, 29, tzinfo=UTC)

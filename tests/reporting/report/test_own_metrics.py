@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.report.measures import Measure, every_minute
-from scaler.reporting.report.own_metrics import OwnMetrics, any_of, quoted
+from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.report.periods import Period
+from scaler.samples.promql import any_of, quoted
 
 DAY = Period(datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC))
 PROD = OwnMetrics(matchers={"cluster": 'pr"od', "region": "eu"})
