@@ -8,7 +8,7 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -37,6 +37,7 @@ _ROUND = timedelta(minutes=5)
 _AGAIN_AFTER_S = 20.0
 """A failure."""
 _MOST_CHARTS = 64
+_MOST_ROWS = 200
 _NO_PROMETHEUS = "A report needs Prometheus: prometheus.url of the settings, and a job that scrapes every replica."
 
 
@@ -46,9 +47,11 @@ class ReportChoice:
 
     since: timedelta
     by: GroupBy
+    namespace: str = ""
+    """The one that it is about; empty: all."""
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "ReportChoice":
+    def of(cls, query: Mapping[str, str], namespace: str = "") -> "ReportChoice":
         """Raises: QueryError for what there is not."""
         spans = {format_duration(each): each for each in SPANS}
         since, by = query.get("since", format_duration(_USUAL)), query.get("by", GroupBy.TEAM)
@@ -56,7 +59,7 @@ class ReportChoice:
             raise QueryError(f"since={since[:20]!r}: write one of {', '.join(spans)}", status=400)
         if by not in [*GroupBy]:
             raise QueryError(f"by={by[:20]!r}: write one of {', '.join(GroupBy)}", status=400)
-        return cls(since=spans[since], by=GroupBy(by))
+        return cls(since=spans[since], by=GroupBy(by), namespace=namespace)
 
 
 @dataclass(slots=True)
@@ -80,9 +83,9 @@ class PageReports:
     _charts: dict[tuple[Period, frozenset[str] | None], Sequence[FleetSample]] = field(default_factory=dict, init=False)
 
     async def read(
-        self, choice: ReportChoice, at: datetime, namespaces: Collection[str] | None
+        self, choice: ReportChoice, at: datetime, namespaces: frozenset[str] | None
     ) -> tuple[ReportView | None, str]:
-        """Of these namespaces, None: of all; or why there is none yet."""
+        """For one who may see these namespaces, None: all; or why there is none yet."""
         if self.source is None:
             return None, _NO_PROMETHEUS
         end = at - (at - at.replace(hour=0, minute=0, second=0, microsecond=0)) % _ROUND
@@ -96,10 +99,13 @@ class PageReports:
         facts = reading.task.result()
         if facts is None:
             return None, "Prometheus did not answer in time. It is asked again soon."
-        chosen = None if namespaces is None else frozenset(namespaces)
-        report = summarized(facts, whole, choice.by, namespaces=chosen)
-        matchers = self.own.matchers if chosen is None else {}
-        return view_of(report, matchers, await self._chart(self.source, whole, chosen)), ""
+        report = summarized(facts, whole, choice.by, namespaces=namespaces, about=choice.namespace)
+        shown = namespaces
+        if choice.namespace:
+            shown = frozenset({choice.namespace} & (namespaces if namespaces is not None else {choice.namespace}))
+        matchers = self.own.matchers if namespaces is None else {}
+        samples = await self._chart(self.source, whole, shown)
+        return view_of(report, matchers, samples, most_rows=_MOST_ROWS), ""
 
     def _reading(self, source: ReportSource, whole: Period) -> _Reading:
         """The one that is under way or there; failed ones are tried again after a while."""

@@ -201,7 +201,10 @@ class WebPage:
         }
 
     async def _fleet(self, namespace: str, looker: Looker) -> Any:
-        return await self.fleet.read(self._at, _namespaces(namespace, looker))
+        namespaces = looker.namespaces
+        if namespace:
+            namespaces = frozenset({namespace} if looker.visible(namespace) else ())
+        return await self.fleet.read(self._at, namespaces)
 
     async def _transfers(self, namespace: str, looker: Looker) -> Sequence[Any]:
         return await transfers_of(self.cluster.scalable_workloads.items(), namespace=namespace, looker=looker)
@@ -236,8 +239,9 @@ class WebPage:
         }
 
     async def _report(self, request: web.Request, looker: Looker) -> Context:
-        chosen, choice = Filter.of(request.query), ReportChoice.of(request.query)
-        view, problem = await self.reports.read(choice, self._at, _namespaces(chosen.namespace, looker))
+        chosen = Filter.of(request.query)
+        choice = ReportChoice.of(request.query, chosen.namespace)
+        view, problem = await self.reports.read(choice, self._at, looker.namespaces)
         return {
             "chosen": chosen,
             "choice": choice,
@@ -325,10 +329,3 @@ class WebPage:
             "by_state": await by_state(lines),
             "not_evaluated": len(keys) - len(lines),
         }
-
-
-def _namespaces(chosen: str, looker: Looker) -> frozenset[str] | None:
-    """What of all is shown; None: all of it."""
-    if not chosen:
-        return looker.namespaces
-    return frozenset({chosen} if looker.visible(chosen) else ())

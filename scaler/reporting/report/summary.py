@@ -120,11 +120,20 @@ class UsageReport:
 
 
 def summarized(
-    facts: Sequence[PeriodFacts], whole: Period, by: GroupBy, *, namespaces: Collection[str] | None = None
+    facts: Sequence[PeriodFacts],
+    whole: Period,
+    by: GroupBy,
+    *,
+    namespaces: Collection[str] | None = None,
+    about: str = "",
 ) -> UsageReport:
-    """`namespaces`: those that may be seen. None: all, and what belongs to the whole cluster."""
-    sums = FactSums(facts, lambda name: namespaces is None or name in namespaces)
-    is_whole = namespaces is None
+    """`namespaces`: those that may be seen, None: all, and what belongs to the whole cluster; `about`: only one."""
+
+    def may_see(namespace: str) -> bool:
+        return namespaces is None or namespace in namespaces
+
+    sums = FactSums(facts, lambda name: may_see(name) and about in ("", name), may_see)
+    is_whole = namespaces is None and not about
     rows = _Rows(by, sums, is_whole=is_whole)
     found = sorted(rows.found.values(), key=lambda row: (-row.idle_hours, -row.held_hours, row.name))
     hidden = sum(value for _, value in sums.highest(Measure.HIDDEN_WORKLOADS))

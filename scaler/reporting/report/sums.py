@@ -22,9 +22,13 @@ HIDDEN = "…"
 class FactSums:
     """The facts of all periods, as far as they may be seen."""
 
-    def __init__(self, facts: Iterable[PeriodFacts], visible: Callable[[str], bool]) -> None:
+    def __init__(
+        self, facts: Iterable[PeriodFacts], visible: Callable[[str], bool], may_name: Callable[[str], bool]
+    ) -> None:
+        """`visible`: of which namespaces numbers are shown; `may_name`: whose names, beside those numbers."""
         self._facts = [each.values for each in facts]
         self.visible = visible
+        self.may_name = may_name
 
     def of(self, measure: Measure) -> Iterator[tuple[dict[str, str], float]]:
         """By all labels."""
@@ -136,7 +140,7 @@ def transfers(sums: FactSums) -> list[GpuTransfer]:
 def _by_ends(sums: FactSums, measure: Measure, unit: float) -> Mapping[tuple[str, str, str], float]:
     found = defaultdict[tuple[str, str, str], float](float)
     for labels, value in sums.of(measure):
-        giver, taker = (labels[each] if sums.visible(labels[each]) else HIDDEN for each in (FROM, NAMESPACE))
+        giver, taker = (labels[each] if sums.may_name(labels[each]) else HIDDEN for each in (FROM, NAMESPACE))
         found[giver, taker, labels[QUEUE] if taker != HIDDEN else ""] += value / unit
     return found
 

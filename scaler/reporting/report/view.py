@@ -12,7 +12,7 @@ from scaler.reporting.report.grouping import GroupBy
 from scaler.reporting.report.notes import notes_of
 from scaler.reporting.report.periods import Period
 from scaler.reporting.report.summary import ReportRow, UsageReport
-from scaler.reporting.report.sums import ROUGH, WaitingTime
+from scaler.reporting.report.sums import ROUGH, GpuTransfer, WaitingTime
 
 UNKNOWN = "–"
 _MINUTE = timedelta(minutes=1)
@@ -52,6 +52,10 @@ class ReportView:
     figures: Sequence[Figure]
     columns: Sequence[str]
     rows: Sequence[ShownRow]
+    transfers: Sequence[GpuTransfer]
+    more_rows: int
+    more_transfers: int
+    """How many are not among them."""
     waiting: Sequence[tuple[str, str, str, str]]
     """ClusterQueue, admitted Workloads, mean and most of their waiting times."""
     chart: FleetChart | None
@@ -60,7 +64,9 @@ class ReportView:
     """GPU-hours by state, in the order of the chart."""
 
 
-def view_of(report: UsageReport, matchers: Mapping[str, str], samples: Sequence[FleetSample]) -> ReportView:
+def view_of(
+    report: UsageReport, matchers: Mapping[str, str], samples: Sequence[FleetSample], *, most_rows: int = 2000
+) -> ReportView:
     """`samples`: of the fleet, as far apart as `chart_step` says."""
     whole, columns = report.whole, columns_of(report)
     axis = TimeAxis(begin=whole.begin, end=whole.end)
@@ -77,8 +83,11 @@ def view_of(report: UsageReport, matchers: Mapping[str, str], samples: Sequence[
                 cells=[cell(each) for _, cell in columns],
                 bar=_bar(each, most),
             )
-            for each in report.rows
+            for each in report.rows[:most_rows]
         ],
+        transfers=report.transfers[:most_rows],
+        more_rows=max(0, len(report.rows) - most_rows),
+        more_transfers=max(0, len(report.transfers) - most_rows),
         waiting=[
             (queue or UNKNOWN, number(each.count, 0), *waiting_words(each)) for queue, each in report.waiting.items()
         ],

@@ -1,6 +1,7 @@
 """The report on the page: for one who may see some namespaces, while it is read, and where there is none."""
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -55,8 +56,20 @@ async def test_of_one_namespace_only_its_own_numbers_are_shown() -> None:
         html = (await client.get("/report?namespace=team-a")).html
     main = html[html.index("<main") : html.index("</main>")]
     assert "team-a" in main
-    assert "team-b" not in main
+    # Who may see both is told who gave, and nothing else of it.
+    assert main.count("team-b") == 1
     assert "How long Workloads waited" not in main
+
+
+async def test_who_may_see_one_namespace_sees_no_name_of_another() -> None:
+    for choice in (WEEK, replace(WEEK, namespace="team-a"), replace(WEEK, by=GroupBy.QUEUE)):
+        view, _ = await reports(ScriptedReports()).read(choice, NOON, frozenset({"team-a"}))
+        assert view is not None
+        assert "team-b" not in repr(view)
+        assert "prod" not in repr(view)
+    view, _ = await reports(ScriptedReports()).read(replace(WEEK, namespace="team-b"), NOON, frozenset({"team-a"}))
+    assert view is not None
+    assert (view.rows, view.transfers, view.report.total.held_hours) == ([], [], 0)
 
 
 async def test_without_prometheus_it_says_what_it_needs() -> None:
