@@ -22,6 +22,11 @@ class Period:
     def length(self) -> timedelta:
         return self.end - self.begin
 
+    @property
+    def is_round(self) -> bool:
+        """Whether other ranges have it as well: it begins at a multiple of its own length, such as a day at 0:00."""
+        return (self.begin - _EPOCH) % self.length == timedelta(0)
+
 
 def range_until(end: datetime, since: timedelta) -> Period:
     """In whole minutes. Raises: ValueError for one that is too short or too long."""

@@ -23,7 +23,7 @@ from scaler.samples.source import RawSeries, VectorSample
 
 _SETTLED_AFTER = timedelta(minutes=10)
 """How long after its end a period may still get samples."""
-_MOST_KEPT = 500
+_MOST_KEPT = 100
 
 
 class ReportSource(Protocol):
@@ -56,7 +56,7 @@ class ReportReader:
         if period in self._kept:
             return self._kept[period]
         facts = await self._asked(period, slots)
-        if now - period.end >= _SETTLED_AFTER:
+        if now - period.end >= _SETTLED_AFTER and period.is_round:
             while len(self._kept) >= _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
             self._kept[period] = facts

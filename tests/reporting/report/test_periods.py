@@ -33,6 +33,10 @@ def test_periods_follow_each_other_and_make_up_the_range(minutes: int, offset: i
     assert all(timedelta(0) < each.length <= DAY for each in periods)
 
 
+def test_only_whole_days_and_the_like_are_round() -> None:
+    assert [each.is_round for each in periods_of(range_until(NOON, 3 * DAY + MINUTE))] == [False, True, True, False]
+
+
 @pytest.mark.parametrize("since", [59 * MINUTE, 401 * DAY])
 def test_too_short_and_too_long_ranges_are_refused(since: timedelta) -> None:
     with pytest.raises(ValueError, match="at least 1h and at most 400d"):
