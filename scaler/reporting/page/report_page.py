@@ -36,7 +36,7 @@ _ROUND = timedelta(minutes=5)
 """Until when reports are: for so long the same one is shown."""
 _AGAIN_AFTER_S = 20.0
 """A failure."""
-_MOST_CHARTS = 64
+_MOST_VIEWS = 64
 _MOST_ROWS = 200
 _NO_PROMETHEUS = "A report needs Prometheus: prometheus.url of the settings, and a job that scrapes every replica."
 
@@ -64,6 +64,7 @@ class ReportChoice:
 
 @dataclass(slots=True)
 class _Reading:
+    whole: Period
     task: "asyncio.Task[Sequence[PeriodFacts] | None]"
     begun: float
     done: int = 0
@@ -78,9 +79,12 @@ class PageReports:
     patience_s: float = 3.0
     """How long one who looks waits."""
     _reader: ReportReader | None = field(default=None, init=False)
-    _readings: dict[Period, _Reading] = field(default_factory=dict, init=False)
+    _readings: dict[timedelta, _Reading] = field(default_factory=dict, init=False)
+    """The latest of each length."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _charts: dict[tuple[Period, frozenset[str] | None], Sequence[FleetSample]] = field(default_factory=dict, init=False)
+    _views: dict[tuple[Period, ReportChoice, frozenset[str] | None], ReportView] = field(
+        default_factory=dict, init=False
+    )
 
     async def read(
         self, choice: ReportChoice, at: datetime, namespaces: frozenset[str] | None
@@ -89,36 +93,54 @@ class PageReports:
         if self.source is None:
             return None, _NO_PROMETHEUS
         end = at - (at - at.replace(hour=0, minute=0, second=0, microsecond=0)) % _ROUND
-        whole = Period(end - choice.since, end)
-        reading = self._reading(self.source, whole)
+        reading = self._reading(self.source, Period(end - choice.since, end))
         with suppress(TimeoutError):
             async with asyncio.timeout(self.patience_s):
                 await asyncio.shield(reading.task)
         if not reading.task.done():
             return None, f"Prometheus is being asked: {reading.done} of {reading.of or '?'} parts of the time are read."
-        facts = reading.task.result()
+        facts, whole = reading.task.result(), reading.whole
         if facts is None:
             return None, "Prometheus did not answer in time. It is asked again soon."
-        report = summarized(facts, whole, choice.by, namespaces=namespaces, about=choice.namespace)
+        return await self._view(self.source, facts, whole, choice, namespaces), ""
+
+    async def _view(
+        self,
+        source: ReportSource,
+        facts: Sequence[PeriodFacts],
+        whole: Period,
+        choice: ReportChoice,
+        namespaces: frozenset[str] | None,
+    ) -> ReportView:
+        """In a thread: many tenants over many days take a while, in which KEDA is answered."""
+        key = whole, choice, namespaces
+        if key in self._views:
+            return self._views[key]
         shown = namespaces
         if choice.namespace:
             shown = frozenset({choice.namespace} & (namespaces if namespaces is not None else {choice.namespace}))
-        matchers = self.own.matchers if namespaces is None else {}
-        samples = await self._chart(self.source, whole, shown)
-        return view_of(report, matchers, samples, most_rows=_MOST_ROWS), ""
+        samples = await self._chart(source, whole, shown)
+
+        def made() -> ReportView:
+            report = summarized(facts, whole, choice.by, namespaces=namespaces, about=choice.namespace)
+            matchers = self.own.matchers if namespaces is None else {}
+            return view_of(report, matchers, samples or (), most_rows=_MOST_ROWS)
+
+        view = await asyncio.to_thread(made)
+        self._views = {each: kept for each, kept in self._views.items() if each[0].end >= whole.end}
+        if samples is not None and len(self._views) < _MOST_VIEWS:
+            self._views[key] = view
+        return view
 
     def _reading(self, source: ReportSource, whole: Period) -> _Reading:
-        """The one that is under way or there; failed ones are tried again after a while."""
-        now = self.clock.monotonic()
-        found = self._readings.get(whole)
-        if found is not None and not (_has_failed(found) and now - found.begun >= _AGAIN_AFTER_S):
+        """The one of that length that is under way, or the one of that time; a failed one is tried again."""
+        now, found = self.clock.monotonic(), self._readings.get(whole.length)
+        if found is not None and not found.task.done():
             return found
-        # What is over by now is of no use to anybody; what it has read is kept by the reader.
-        self._readings = {
-            each: kept for each, kept in self._readings.items() if kept.task.done() is False or each.end == whole.end
-        }
-        made = _Reading(asyncio.create_task(self._read(source, whole), name="report of the page"), now)
-        self._readings[whole] = made
+        if found is not None and found.whole == whole and not (_failed(found) and now - found.begun >= _AGAIN_AFTER_S):
+            return found
+        task = asyncio.create_task(self._read(source, whole), name="report of the page")
+        made = self._readings[whole.length] = _Reading(whole, task, now)
         return made
 
     async def _read(self, source: ReportSource, whole: Period) -> Sequence[PeriodFacts] | None:
@@ -126,9 +148,8 @@ class PageReports:
         self._reader = self._reader or ReportReader(source, self.own, at_once=1)
 
         def read(done: int, of: int) -> None:
-            reading = self._readings.get(whole)
-            if reading is not None:
-                reading.done, reading.of = done, of
+            reading = self._readings[whole.length]
+            reading.done, reading.of = done, of
 
         async with self._turn:
             try:
@@ -139,20 +160,14 @@ class PageReports:
 
     async def _chart(
         self, source: ReportSource, whole: Period, namespaces: frozenset[str] | None
-    ) -> Sequence[FleetSample]:
-        """Empty where Prometheus does not answer."""
-        if (whole, namespaces) in self._charts:
-            return self._charts[whole, namespaces]
+    ) -> Sequence[FleetSample] | None:
+        """None where Prometheus does not answer."""
         try:
             async with asyncio.timeout(self.patience_s):
-                found = await read_fleet(source, self.own, whole, chart_step(whole), namespaces)
+                return await read_fleet(source, self.own, whole, chart_step(whole), namespaces)
         except (SourceError, TimeoutError):
-            return ()
-        self._charts = {key: each for key, each in self._charts.items() if key[0].end == whole.end}
-        if len(self._charts) < _MOST_CHARTS:
-            self._charts[whole, namespaces] = found
-        return found
+            return None
 
 
-def _has_failed(reading: _Reading) -> bool:
-    return reading.task.done() and reading.task.result() is None
+def _failed(reading: _Reading) -> bool:
+    return reading.task.exception() is not None or reading.task.result() is None

@@ -88,6 +88,14 @@ async def test_what_takes_long_is_said_to_be_read_and_nobody_waits() -> None:
     assert (view, problem) == (None, "Prometheus is being asked: 0 of ? parts of the time are read.")
 
 
+async def test_while_one_is_read_no_other_of_the_same_length_is_begun() -> None:
+    source = ScriptedReports(hangs=True)
+    found = reports(source, patience_s=0.01)
+    for number in range(4):
+        await found.read(WEEK, NOON + timedelta(minutes=10 * number), None)
+    assert len(source.asked) == 1
+
+
 async def test_a_failure_is_said_and_tried_again_after_a_while() -> None:
     source, clock = ScriptedReports(error="503 at http://secret"), VirtualClock()
     found = reports(source, clock)
@@ -111,10 +119,13 @@ async def test_whoever_looks_it_is_read_once_and_days_that_are_over_are_kept() -
     assert len({*source.asked}) >= 20
     for by in GroupBy:
         await found.read(ReportChoice(since=WEEK.since, by=by), NOON + timedelta(minutes=4), frozenset({"team-a"}))
-    # Only the chart of team-a: two queries.
-    assert len(source.asked) == once + 2
+    # Only the chart of team-a, for each grouping: two queries.
+    assert {each for each in source.asked[once:] if "team-a" not in each} == set()
+    asked = len(source.asked)
+    await found.read(WEEK, NOON + timedelta(minutes=4), None)
+    assert len(source.asked) == asked
     await found.read(WEEK, NOON + timedelta(minutes=10), None)
-    again = [each for each in source.asked[once + 2 :] if "build_info" in each]
+    again = [each for each in source.asked[asked:] if "build_info" in each]
     # The first period and the last one are others now: two queries each.
     assert len(again) == 4
 
