@@ -29,6 +29,7 @@ VERBS = (
     "pending",
     "queues",
     "top",
+    "report",
     "keep",
     "wake",
     "exclude",

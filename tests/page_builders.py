@@ -38,8 +38,11 @@ from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory, RangeSource
 from scaler.reporting.page.reallocations import PendingReader
+from scaler.reporting.page.report_page import PageReports
 from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
+from scaler.reporting.report.own_metrics import OwnMetrics
+from scaler.reporting.report.reader import ReportSource
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
 
@@ -74,6 +77,7 @@ class PageSite:
         quota: QuotaCluster | None = None,
         *,
         prometheus: RangeSource | None = None,
+        reports: ReportSource | None = None,
         of_pods: Any = None,
         access: PageAccess | None = None,
     ) -> None:
@@ -99,6 +103,7 @@ class PageSite:
             fleet=FleetHistoryReader(self.memory, prometheus),
             signals=SignalHistoryReader(self.sampler, self.pods, of_pods),
             pending=PendingReader(queries=self.quota.queries),
+            reports=PageReports(source=reports, own=OwnMetrics()),
             unready=lambda: self.missing,
             access=access,
             interval=timedelta(seconds=15),

@@ -59,9 +59,11 @@ from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
 from scaler.reporting.page.reallocations import PendingReader
+from scaler.reporting.page.report_page import PageReports
 from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
+from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.usage.fleet_collector import FleetCollector
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
@@ -209,6 +211,7 @@ class Wiring:
                 settings.digest.config(),
                 api,
                 self.source,
+                OwnMetrics(matchers=self._settings.prometheus.matchers),
                 senders=configured.senders,
                 owner_of=workloads.owner_of_namespace,
                 sent=observer.sent,
@@ -260,13 +263,15 @@ class Wiring:
         prometheus = self.source if isinstance(self.source, PrometheusSource) else None
         of_pods = prometheus if self._settings.relabel is None else None
         access = self._settings.page.access()
+        own = OwnMetrics(matchers=self._settings.prometheus.matchers)
         return WebPage(
             decisions=self.decision_cache,
             cluster=self.cluster,
             policies=self.idle_policies,
-            fleet=FleetHistoryReader(self._seen_usage, prometheus),
+            fleet=FleetHistoryReader(self._seen_usage, prometheus, own),
             signals=SignalHistoryReader(self.evaluator.sampler, self.seen_pods, of_pods),
             pending=PendingReader(queries=queries),
+            reports=PageReports(source=prometheus, own=own),
             access=PageAccess(access, self.transport, self._namespaces_shown) if access is not None else None,
             unready=unready,
             interval=self._settings.evaluation.interval,

@@ -1,10 +1,10 @@
 """Once a week each team (namespace) is told how long it held GPUs that were idle, and what was given back.
 
-The numbers are the scaler's own metrics, read back from Prometheus as of the time of the digest: what a process counts
-is lost with it, and histories in the API are too short for a week. They cover what Prometheus has scraped: hours
-without a leader are missing, namespaces beyond `metrics.namespaces` have no digest, and of single workloads only those
-are known that had series (`metrics.workloads`). Where a query fails there is no digest until it succeeds, never one
-with zeros.
+The numbers are the scaler's own metrics, read back from Prometheus as of the time of the digest, with the matchers of
+the settings: what a process counts is lost with it, and histories in the API are too short for a week. They cover what
+was scraped: hours without a leader are missing, namespaces beyond `metrics.namespaces` have no digest, and of single
+workloads only those are known that had series (`metrics.workloads`). Where a query fails there is no digest until it
+succeeds, never one with zeros.
 
 When a team was told is written on one of its objects, the oldest with a history; the newest of such marks in the
 namespace counts. A digest that nobody could deliver within a day is left out.
@@ -26,6 +26,14 @@ from scaler.idleness.durations import format_duration
 from scaler.notifications.notice import NotifiedWorkload
 from scaler.notifications.senders import Content, Sender
 from scaler.notifications.workloads import Source
+from scaler.reporting.report.own_metrics import (
+    GPU_SECONDS,
+    IDLE_STATES,
+    NAMESPACE,
+    RECLAIMED_GPU_SECONDS,
+    STATE,
+    OwnMetrics,
+)
 from scaler.samples.source import InstantQuerySource, VectorSample
 from scaler.suspension.leader_api import PatchApi
 from scaler.webhook import SendError
@@ -39,13 +47,6 @@ _GIVE_UP_AFTER = timedelta(days=1)
 _AFTER_FAILURE = timedelta(minutes=5)
 _MOST_AT_ONCE = 16
 _LONGEST = 5
-
-HELD = 'sum by (workload_namespace) (increase(idle_gpu_scaler_gpu_seconds_total{state=~"Idle|HeldIdle"}[7d])) / 3600'
-GIVEN_BACK = "sum by (workload_namespace) (increase(idle_gpu_scaler_reclaimed_gpu_seconds_total[7d])) / 3600"
-LONGEST = (
-    f"topk by (workload_namespace) ({_LONGEST}, max by (workload_namespace, kind, name) "
-    "(max_over_time(idle_gpu_scaler_workload_idle_seconds[7d])))"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class WeeklyDigest:
         config: DigestConfig,
         api: PatchApi,
         source: InstantQuerySource,
+        own: OwnMetrics = OwnMetrics(),  # noqa: B008 (immutable)
         *,
         senders: Mapping[str, Sender],
         owner_of: Callable[[str], str],
@@ -98,6 +100,7 @@ class WeeklyDigest:
         self._config = config
         self._api = api
         self._source = source
+        self._own = own
         self._senders = {name: sender for name, sender in senders.items() if name in config.targets}
         self._owner_of = owner_of
         self._sent = sent
@@ -142,7 +145,7 @@ class WeeklyDigest:
         if self._weeks is not None and self._weeks[0] == due:
             return self._weeks[1]
         try:
-            held, given, longest = [await self._source.demand(each, at=due) for each in (HELD, GIVEN_BACK, LONGEST)]
+            held, given, longest = [await self._source.demand(each, at=due) for each in queries(self._own)]
         except SourceError as error:
             log.warning("digest not made yet", error=str(error))
             return None
@@ -168,6 +171,14 @@ class WeeklyDigest:
             log.warning("digest not delivered or not marked yet", path=path, error=str(error))
             return False
         return True
+
+
+def queries(own: OwnMetrics) -> tuple[str, str, str]:
+    """GPU-hours held idle, GPU-hours given back, and the workloads that were idle longest; by namespace, of a week."""
+    held = own.increase(GPU_SECONDS, (NAMESPACE,), _WEEK, f'{STATE}=~"{IDLE_STATES}"')
+    given_back = own.increase(RECLAIMED_GPU_SECONDS, (NAMESPACE,), _WEEK)
+    longest = f"topk by ({NAMESPACE}) ({_LONGEST}, {own.longest_idle((NAMESPACE, 'kind', 'name'), _WEEK)})"
+    return f"{held} / 3600", f"{given_back} / 3600", longest
 
 
 def weeks_of(

@@ -16,10 +16,8 @@ prometheus-api-client builds the requests; `transport` says what is changed bene
 """
 
 import asyncio
-import json
-import re
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
@@ -40,6 +38,7 @@ from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.credentials import credentials
+from scaler.samples.promql import any_of, quoted, signal_query
 from scaler.samples.responses import QueryResult, matrix, vector
 from scaler.samples.source import RawSeries, ReadError, ReadOutcome, ReadRecord, SignalReading, VectorSample
 from scaler.samples.transport import AbortableRequest, BoundedSession
@@ -120,13 +119,12 @@ class PrometheusSource:
 
         By the rules of the settings a series may name other pods yet: whoever reads it has to look.
         """
-        names = "|".join(_SPECIAL.sub(r"\\\1", each) for each in sorted(pods))
         return [
             signal_query(
                 signal,
                 matchers=self._config.matchers,
                 span=span,
-                more=(f"{prefix}namespace={_quoted(namespace)}", f"{prefix}pod=~{_quoted(names)}"),
+                more=(f"{prefix}namespace={quoted(namespace)}", f"{prefix}pod=~{any_of(sorted(pods))}"),
             )
             for prefix in ("exported_", "")
         ]
@@ -214,45 +212,3 @@ def _pause_s(state: RetryCallState) -> float:
     """Random, so that replicas of the scaler do not come back together, and never shorter than the server asks."""
     error = state.outcome.exception() if state.outcome else None
     return max(_backoff(state), error.retry_after_s if isinstance(error, ReadError) else 0.0)
-
-
-# ---- PromQL
-
-_METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_SPECIAL = re.compile(r"([\\.+*?()|\[\]{}^$])")
-
-
-def signal_query(signal: Signal, *, matchers: Mapping[str, str], span: timedelta, more: Sequence[str] = ()) -> str:
-    """The range selector over all metrics under which the signal is published.
-
-    `matchers` are labels that every series must carry, such as {"cluster": "prod"}; `more` are further ones as PromQL.
-    """
-    conditions = [*(f"{name}={_quoted(value)}" for name, value in matchers.items()), *more]
-    duration = range_duration(span)
-    only = signal.metrics[0]
-    if len(signal.metrics) == 1 and _METRIC.fullmatch(only):
-        return f"{only}{{{','.join(conditions)}}}[{duration}]" if conditions else f"{only}[{duration}]"
-    return f"{{{','.join([_name_matcher(signal.metrics), *conditions])}}}[{duration}]"
-
-
-def range_duration(span: timedelta) -> str:
-    """The span as PromQL writes it: `1800s`, or `1500ms` where it is no whole number of seconds.
-
-    Raises: ValueError for a span that is not at least a millisecond, PromQL's finest.
-    """
-    milliseconds = -(-span // timedelta(milliseconds=1))
-    if milliseconds < 1:
-        raise ValueError(f"a range of {span} holds nothing")
-    return f"{milliseconds}ms" if milliseconds % 1000 else f"{milliseconds // 1000}s"
-
-
-def _name_matcher(metrics: tuple[str, ...]) -> str:
-    if len(metrics) == 1:
-        return f"__name__={_quoted(metrics[0])}"
-    alternatives = "|".join(_SPECIAL.sub(r"\\\1", name) for name in metrics)
-    return f"__name__=~{_quoted(alternatives)}"
-
-
-def _quoted(value: str) -> str:
-    """The value as a PromQL string. JSON's escapes are a subset of those of Go, which PromQL uses."""
-    return json.dumps(value, ensure_ascii=False)

@@ -98,6 +98,9 @@ async def test_prometheus_has_what_was_before_this_process(cluster: SmallCluster
                 # Prometheus does not scrape this scaler.
                 why = "seen by this process since it started; Prometheus has no metrics of this scaler"
                 await until(lambda: shows(one.http_port, "/", why))
+                await until(
+                    lambda: shows(one.http_port, "/report", "Prometheus has no metrics of this scaler in this time")
+                )
 
 
 @pytest.mark.chromium

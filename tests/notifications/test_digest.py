@@ -14,14 +14,16 @@ from suspension.replica import Replica, replica
 
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.notifications.digest import GIVEN_BACK, HELD, LONGEST, MARK_PREFIX, DigestConfig, WeeklyDigest
+from scaler.notifications.digest import MARK_PREFIX, DigestConfig, WeeklyDigest, queries
 from scaler.notifications.workloads import NotifiedWorkloads, OwnerRules
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.samples.source import VectorSample
 from scaler.webhook import SendError
 
 BERLIN = ZoneInfo("Europe/Berlin")
 CONFIG = DigestConfig(weekday=0, hour=9, zone=BERLIN, targets=(TARGET,))
+MATCHERS = {"cluster": "prod"}
 DUE = datetime(2026, 11, 23, 9, tzinfo=BERLIN)  # a Monday
 
 
@@ -39,10 +41,11 @@ class Prometheus:
         self.asked.append(at)
         demo = {"workload_namespace": "demo"}
         workloads = [({**demo, "kind": "Deployment", "name": name}, 3600.0 * n) for n, name in enumerate("abc", 1)]
+        held, given_back, longest = queries(OwnMetrics(matchers=MATCHERS))
         return {
-            HELD: [VectorSample(demo, self.held), VectorSample({"workload_namespace": "other"}, 9.0)],
-            GIVEN_BACK: [VectorSample(demo, 0.0)],
-            LONGEST: [VectorSample(labels, value) for labels, value in workloads],
+            held: [VectorSample(demo, self.held), VectorSample({"workload_namespace": "other"}, 9.0)],
+            given_back: [VectorSample(demo, 0.0)],
+            longest: [VectorSample(labels, value) for labels, value in workloads],
         }[promql]
 
 
@@ -55,6 +58,7 @@ class Team:
             CONFIG,
             one.transport,
             prometheus,
+            OwnMetrics(matchers=MATCHERS),
             senders={TARGET: receiver},
             owner_of=self.workloads.owner_of_namespace,
             sent=lambda _, outcome: self.outcomes.append(outcome),
@@ -88,7 +92,7 @@ def test_it_is_due_at_one_hour_of_one_weekday(now: datetime, due: datetime) -> N
     assert CONFIG.last_due(now) == due
 
 
-@pytest.mark.parametrize("query", [HELD, GIVEN_BACK, LONGEST])
+@pytest.mark.parametrize("query", queries(OwnMetrics(matchers={"cluster": 'a"b'})))
 def test_the_queries_are_of_metrics_that_there_are(query: str) -> None:
     promql_parser.parse(query)
     assert any(f"{each.name}{{" in query or f"{each.name}[" in query for each in Metrics().declared)

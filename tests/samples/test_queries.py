@@ -3,7 +3,7 @@ from datetime import timedelta
 import pytest
 
 from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
-from scaler.samples.prometheus import range_duration, signal_query
+from scaler.samples.promql import range_duration, signal_query
 
 HALF_AN_HOUR = timedelta(minutes=30)
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from scaler.app.cli.layout import terminal
 from scaler.errors import ConfigurationError, ScalerError
+from scaler.reporting.report.grouping import GroupBy
 
 if TYPE_CHECKING:
     from scaler.app.cli.client import ScalerClient
@@ -346,6 +347,39 @@ def top(
     from scaler.app.cli.top import run_top
 
     return run_top(client, lines=lines, every=None if once else every)
+
+
+@app.command()
+def report(
+    since: Annotated[
+        str, typer.Option("--since", metavar="DURATION", help="How long a time, such as 24h or 30d.")
+    ] = "7d",
+    until: Annotated[
+        str, _option("--until", metavar="TIME", about="Until when, such as 2026-12-01T00:00:00Z; default: now.")
+    ] = "",
+    by: Annotated[GroupBy, typer.Option("--by", help="What the rows are.")] = GroupBy.TEAM,
+    html: Annotated[
+        Path | None, _option("--html", metavar="FILE", about="Write a page for people to this file, to open or print.")
+    ] = None,
+    focus: Annotated[
+        Path | None,
+        _option("--focus", metavar="FILE", about="Write charges for cost tools to this file (CSV, FOCUS 1.2)."),
+    ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+    prometheus_url: PrometheusUrl = None,
+) -> None:
+    """Show what GPUs did over days.
+
+    Who held how much idle, what was reclaimed and who got it, regretted suspensions, how long gangs waited, money and
+    energy: from the scaler's own metrics in Prometheus, which has to scrape it. What is not known is said.
+    """
+    from scaler.app.cli.report import ReportOutputs, run_report
+
+    outputs = ReportOutputs(as_json=as_json, as_csv=as_csv, html=html, focus=focus)
+    flags = {"prometheus.url": prometheus_url}
+    sys.exit(run_report(since=since, until=until, by=by, config=config, flags=flags, outputs=outputs))
 
 
 def _cluster_client(

@@ -149,7 +149,8 @@ class PrometheusSettings(Section):
     max_bytes: int = Field(default=256 * 2**20, ge=2**10)
     """Maximum size of a response, in bytes after decompression."""
     matchers: dict[str, str] = Field(default_factory=dict)
-    """Labels that every series must have, such as {cluster: prod}."""
+    """Labels that every series must have, such as {cluster: prod}; also those of the scaler's own metrics, which the
+    page, the weekly digest and [reports](report.md) read back."""
     parameters: dict[str, str] = Field(default_factory=dict)
     """Additional parameters of every query, such as {"storeMatch[]": "…"}."""
     headers: dict[str, str] = Field(default_factory=dict)

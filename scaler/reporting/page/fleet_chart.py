@@ -31,7 +31,6 @@ MEANINGS = {
 }
 HEIGHT = 220
 _LONGEST_GAP = 4
-"""Intervals without a sample that are drawn as if nothing had changed."""
 _ROWS = 12
 """Of the table that accompanies it."""
 
@@ -70,15 +69,25 @@ class FleetChart:
         return sum(each.now for each in self.areas if each.state in (GpuState.IDLE, GpuState.HELD_IDLE))
 
 
-def draw_fleet(samples: Sequence[FleetSample], *, step: timedelta, begin: datetime) -> FleetChart | None:
-    """The chart from `begin`, or from the first sample where that is later, to the last one; None without any."""
+def draw_fleet(
+    samples: Sequence[FleetSample],
+    *,
+    step: timedelta,
+    begin: datetime,
+    axis: TimeAxis | None = None,
+    longest_gap: int = _LONGEST_GAP,
+) -> FleetChart | None:
+    """The chart from `begin`, or from the first sample where that is later, to the last one; None without any.
+
+    `axis`, where it is about another time. `longest_gap`: steps without a sample that are drawn as if nothing changed.
+    """
     shown = [each for each in samples if each.at >= begin]
     if not shown:
         return None
-    axis = TimeAxis(begin=min(shown[0].at, shown[-1].at - step), end=shown[-1].at)
+    axis = axis or TimeAxis(begin=min(shown[0].at, shown[-1].at - step), end=shown[-1].at)
     levels = round_ticks(max(sum(each.gpus.values()) for each in shown))
     present = [state for state in STACK if any(each.gpus.get(state) for each in shown)]
-    runs = [*_runs(shown, _LONGEST_GAP * step)]
+    runs = [*_runs(shown, longest_gap * step)]
     newest, plane = shown[-1].gpus, _Plane(axis=axis, highest=levels[-1], step=step)
     return FleetChart(
         axis=axis,

@@ -22,8 +22,11 @@ from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import SourceError
 from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample
 from scaler.reporting.page.workloads import NAMESPACE
+from scaler.reporting.report.own_metrics import OwnMetrics
+from scaler.reporting.report.periods import Period
 from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.usage.gpu_usage import FleetUsage
+from scaler.samples.promql import range_duration
 from scaler.samples.source import RawSeries
 
 log = structlog.get_logger(__name__)
@@ -37,9 +40,6 @@ _FRESH_S = 20.0
 """How long an answer of Prometheus is shown again."""
 _MOST_ANSWERS = 64
 _INDEX = {state: number for number, state in enumerate(STACK)}
-
-QUERIES = ("sum by (state) (idle_gpu_scaler_gpus%s)", "sum (idle_gpu_scaler_suspended_gpus%s)")
-"""Metrics of our own: GPUs that pods hold, and those of suspended workloads."""
 
 
 class RangeSource(Protocol):
@@ -113,9 +113,17 @@ def _summed(found: Collection[tuple[str, tuple[int, ...]]]) -> dict[str, float]:
 
 
 class FleetHistoryReader:
-    def __init__(self, memory: FleetMemory, source: RangeSource | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        memory: FleetMemory,
+        source: RangeSource | None,
+        own: OwnMetrics = OwnMetrics(),  # noqa: B008 (immutable)
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
         self._memory = memory
         self._source = source
+        self._own = own
         self._clock = clock
         self._turn = asyncio.Lock()
         self._answers: dict[frozenset[str] | None, tuple[float, FleetHistory | str]] = {}
@@ -144,22 +152,30 @@ class FleetHistoryReader:
         return found
 
     async def _read(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
-        chosen = "" if namespaces is None else f"{{workload_namespace=~{_any_of(namespaces)}}}"
-        queries = [f"{each % chosen}[{_seconds(SPAN)}:{_seconds(_STEP)}]" for each in QUERIES]
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                held, at_zero = await asyncio.gather(*(source.ranges(each, at=at) for each in queries))
+                samples = await read_fleet(source, self._own, Period(at - SPAN, at), _STEP, namespaces)
         except (SourceError, TimeoutError) as error:
             log.debug("fleet history not read", error=str(error))
             return "Prometheus did not answer in time"
-        samples = _joined(held, at_zero)
         if not samples:
             return "Prometheus has no metrics of this scaler"
         return FleetHistory(samples=samples, step=_STEP, source="metrics of the scaler in Prometheus")
 
 
-def _seconds(span: timedelta) -> str:
-    return f"{span // timedelta(seconds=1)}s"
+async def read_fleet(
+    source: RangeSource,
+    own: OwnMetrics,
+    whole: Period,
+    step: timedelta,
+    namespaces: Collection[str] | None = None,
+) -> list[FleetSample]:
+    """GPUs that pods hold by state, and those of suspended workloads, as Prometheus has them. Raises: SourceError."""
+    chosen = () if namespaces is None else (f"workload_namespace=~{_any_of(namespaces)}",)
+    gauges = (f"sum by (state) ({own.of('gpus', *chosen)})", f"sum ({own.of('suspended_gpus', *chosen)})")
+    queries = [f"{each}[{range_duration(whole.length)}:{range_duration(step)}]" for each in gauges]
+    held, at_zero = await asyncio.gather(*(source.ranges(each, at=whole.end) for each in queries))
+    return _joined(held, at_zero)
 
 
 def _any_of(names: Collection[str]) -> str:

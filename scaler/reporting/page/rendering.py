@@ -26,7 +26,7 @@ from scaler.idleness.durations import format_duration
 from scaler.reporting.page.workloads import STATES
 
 if TYPE_CHECKING:
-    from jinja2 import Template
+    from jinja2 import Environment, Template
 
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _STATIC = Path(__file__).parent / "static"
@@ -45,30 +45,36 @@ HEADERS = {
 }
 
 
+def environment() -> "Environment":
+    """Of all templates; static files are there to be included in pages of one file."""
+    # Imported when somebody opens the page for the first time: it takes some megabytes.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    made = Environment(
+        loader=FileSystemLoader([_TEMPLATES, _STATIC]), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    made.filters |= {
+        "when": when,
+        "iso": iso,
+        "duration": whole_duration,
+        "number": number,
+        "percent": lambda ratio: f"{100 * ratio:.3g} %",
+        "segment": lambda text: quote(text, safe=""),
+        "state_class": state_class,
+        "counted": counted,
+    }
+    made.globals |= {"version_of": static_version}
+    return made
+
+
 class Renderer:
     def __init__(self) -> None:
         self._is_loaded = False
 
     @cached_property
     def _templates(self) -> "Mapping[str, Template]":
-        # Imported when somebody opens the page for the first time: it takes some megabytes.
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-        environment = Environment(
-            loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-        )
-        environment.filters |= {
-            "when": when,
-            "iso": iso,
-            "duration": whole_duration,
-            "number": number,
-            "percent": lambda ratio: f"{100 * ratio:.3g} %",
-            "segment": lambda text: quote(text, safe=""),
-            "state_class": state_class,
-            "counted": counted,
-        }
-        environment.globals |= {"version_of": static_version}
-        return {name: environment.get_template(name) for name in environment.list_templates()}
+        made = environment()
+        return {name: made.get_template(name) for name in made.list_templates(extensions=["html"])}
 
     async def body(self, template: str, context: Mapping[str, Any]) -> bytes:
         """The page; other tasks run between its parts."""

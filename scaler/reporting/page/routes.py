@@ -7,6 +7,7 @@
 | `/workloads/NAMESPACE/NAME`   | one of them, with its time line; `span`                                |
 | `/pending`, `/reallocations`  | who waits for GPUs and why; who gave GPUs to whom                      |
 | `/policies[/[NAMESPACE/]NAME]`| policies; one of them, with what it has attached                       |
+| `/report`                     | who held how much idle over days; `since`, `by`, `namespace`           |
 
 Laws:
 
@@ -33,10 +34,12 @@ from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.errors import QueryError
 from scaler.reporting.page.access import EVERYTHING, Looker, PageAccess
 from scaler.reporting.page.fleet_chart import draw_fleet
-from scaler.reporting.page.fleet_history import SPAN, FleetHistoryReader
+from scaler.reporting.page.fleet_history import SPAN as FLEET_SPAN
+from scaler.reporting.page.fleet_history import FleetHistoryReader
 from scaler.reporting.page.policies import PolicyLine, attached_by, lines_of_policies, sources_of_policy
 from scaler.reporting.page.reallocations import PendingReader, pending_in, transfers_of
 from scaler.reporting.page.rendering import HEADERS, STATIC_PATH, Renderer, answer, static
+from scaler.reporting.page.report_page import SPANS, PageReports, ReportChoice
 from scaler.reporting.page.signal_history import SignalHistoryReader
 from scaler.reporting.page.timeline import axis_of, draw_timeline
 from scaler.reporting.page.workload_page import TimeSpans, history_lines, owner_of, recorded_keeps
@@ -51,6 +54,8 @@ from scaler.reporting.page.workloads import (
     candidates,
     line_of,
 )
+from scaler.reporting.report.grouping import GroupBy
+from scaler.reporting.report.view import TITLES
 
 _SHOWN_S = 1.0
 """How long what was rendered is shown again."""
@@ -69,6 +74,7 @@ class WebPage:
     fleet: FleetHistoryReader
     signals: SignalHistoryReader
     pending: PendingReader
+    reports: PageReports
     unready: Callable[[], Sequence[str]]
     interval: timedelta
     """Of evaluations."""
@@ -87,6 +93,7 @@ class WebPage:
             web.get("/workloads", self._shows("page/workloads.html", self._workloads)),
             web.get("/workloads/{namespace}/{name}", self._shows("page/workload.html", self._workload)),
             web.get("/pending", self._shows("page/pending.html", self._pending)),
+            web.get("/report", self._shows("page/report.html", self._report)),
             web.get("/reallocations", self._shows("page/reallocations.html", self._reallocations)),
             web.get("/policies", self._shows("page/policies.html", self._policies)),
             web.get("/policies/{name}", self._shows("page/policy.html", self._policy)),
@@ -181,7 +188,7 @@ class WebPage:
         gangs = pending_in(pending.gangs, namespace=chosen.namespace, looker=looker)
         return {
             "chosen": chosen,
-            "fleet": draw_fleet(history.samples, step=history.step, begin=self._at - SPAN),
+            "fleet": draw_fleet(history.samples, step=history.step, begin=self._at - FLEET_SPAN),
             "fleet_source": history.source,
             "by_state": await by_state(lines),
             "workloads": len(lines),
@@ -229,6 +236,20 @@ class WebPage:
         return {
             "chosen": chosen,
             "transfers": Paged.of(await self._transfers(chosen.namespace, looker), chosen.page),
+        }
+
+    async def _report(self, request: web.Request, looker: Looker) -> Context:
+        chosen = Filter.of(request.query)
+        choice = ReportChoice.of(request.query, chosen.namespace)
+        view, problem = await self.reports.read(choice, self._at, looker.namespaces)
+        return {
+            "chosen": chosen,
+            "choice": choice,
+            "spans": SPANS,
+            "groups": [*GroupBy],
+            "title": TITLES[choice.by],
+            "view": view,
+            "problem": problem,
         }
 
     # ---------------------------------------------------------------------------------------------------- one of them

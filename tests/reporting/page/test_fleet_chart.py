@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 from builders import at
 
+from scaler.reporting.page.axes import TimeAxis
 from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample, draw_fleet
 
 MINUTE = timedelta(minutes=1)
@@ -70,3 +71,12 @@ def test_a_line_that_does_not_change_takes_two_points() -> None:
     chart = drawn(*(sample(minute, Busy=8) for minute in range(-59, 1)))
     [shape] = points(chart.areas[0].path)
     assert len(shape) == 4
+
+
+def test_a_chart_of_a_given_time_leaves_out_what_is_missing_of_it() -> None:
+    axis, samples = TimeAxis(begin=at(0), end=at(600)), [sample(minute, Busy=1) for minute in (5, 6, 8, 9)]
+    chart = draw_fleet(samples, step=MINUTE, begin=at(0), axis=axis, longest_gap=1)
+    assert chart is not None
+    assert chart.axis == axis
+    ends = [(min(x for x, _ in shape), max(x for x, _ in shape)) for shape in points(chart.areas[0].path)]
+    assert ends == [(0.5, 0.7), (0.8, 1.0)]

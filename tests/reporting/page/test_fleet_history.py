@@ -10,6 +10,7 @@ from builders import NOON, at
 
 from scaler.errors import SourceError
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
+from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
 from scaler.samples.source import RawSeries
@@ -136,6 +137,17 @@ async def test_prometheus_has_the_hours_before_this_process() -> None:
     assert prometheus.asked == [
         "sum by (state) (idle_gpu_scaler_gpus)[21600s:180s]",
         "sum (idle_gpu_scaler_suspended_gpus)[21600s:180s]",
+    ]
+
+
+async def test_clusters_in_one_prometheus_are_not_added_up() -> None:
+    prometheus = Prometheus(held=HELD, at_zero=AT_ZERO)
+    reader = FleetHistoryReader(TWO_TEAMS, prometheus, OwnMetrics(matchers={"cluster": "prod"}))
+    await reader.read(NOON, {"team-b"})
+    chosen = '{cluster="prod",workload_namespace=~"team-b"}'
+    assert prometheus.asked == [
+        f"sum by (state) (idle_gpu_scaler_gpus{chosen})[21600s:180s]",
+        f"sum (idle_gpu_scaler_suspended_gpus{chosen})[21600s:180s]",
     ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from builders import at, minutes
 from page_builders import KEPT, NOT_NEEDED, QUIET, SUSPENDED, WORKS, PageSite, line
 from quota_builders import cluster_queue, holding, workload
+from reporting.report.report_builders import ScriptedReports
 from views_builders import QuotaCluster
 
 from scaler.decision.decision import Active
@@ -20,13 +21,24 @@ from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import DecisionReason
 from scaler.reporting.page.access import PageAccess
 
-PATHS = ("/", "/workloads", "/pending", "/reallocations", "/policies", "/workloads/team-a/notebook", "/policies/all")
+PATHS = (
+    "/",
+    "/workloads",
+    "/pending",
+    "/reallocations",
+    "/policies",
+    "/report",
+    "/workloads/team-a/notebook",
+    "/policies/all",
+)
 
 
 def site(access: PageAccess | None = None) -> PageSite:
     """Two teams; a gang that waits, a suspended workload whose GPUs were given away, and a policy."""
     runs, gang = holding("runs", gpus=8, queue="queue"), workload("gang", gpus=16, queue="queue")
-    one = PageSite(QuotaCluster([cluster_queue("queue", gpus=16)], [runs, gang]), access=access)
+    one = PageSite(
+        QuotaCluster([cluster_queue("queue", gpus=16)], [runs, gang]), reports=ScriptedReports(), access=access
+    )
     one.workload(
         "team-a",
         "notebook",

@@ -22,7 +22,7 @@ HERE = "127.0.0.0/8"
 NAMESPACES = ("team-a", "team-b", "team", "team-c")
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GROUP = {"apiGroup": "rbac.authorization.k8s.io"}
-PATHS = ("/", "/workloads", "/pending", "/reallocations", "/policies", "/policies/all")
+PATHS = ("/", "/workloads", "/pending", "/reallocations", "/policies", "/report", "/policies/all")
 
 
 class Site:

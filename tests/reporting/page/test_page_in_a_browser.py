@@ -22,7 +22,16 @@ from scaler.reporting.page.workloads import STATES
 pytestmark = [pytest.mark.chromium, pytest.mark.timeout(240)]
 
 CSS = Path(__file__).parents[3] / "scaler" / "reporting" / "page" / "static" / "page.css"
-PATHS = ("/", "/workloads", "/pending", "/reallocations", "/policies", "/policies/all", "/workloads/team-a/notebook")
+PATHS = (
+    "/",
+    "/workloads",
+    "/pending",
+    "/reallocations",
+    "/policies",
+    "/report",
+    "/policies/all",
+    "/workloads/team-a/notebook",
+)
 LONG = "a-name-without-any-place-to-break-it-that-goes-on-and-on-for-as-long-as-kubernetes-allows" * 2
 
 

@@ -1,0 +1,81 @@
+"""How are the scaler's own metrics read back from Prometheus? PromQL for them, and nothing else. Pure.
+
+Laws:
+
+* Every selector has the matchers of the settings (`prometheus.matchers`), so that clusters in one Thanos are not added
+  up.
+* Counters are summed over replicas: only the leader counts, and another leader continues with counters of its own.
+* A counter whose labels appear with its first event begins at that event in a new series, and `increase` never sees it.
+  What such a series begins with is added, where it is known to be new: its process was scraped before the time in
+  question, or started within it. A series that only looks new, because Prometheus has nothing of the time before, adds
+  nothing: else all that its process had ever counted would be.
+
+Worked example, of the suspensions of a day: a replica that ran the day before suspends three workloads of team-a. Its
+series begins at 1 and ends at 3. `increase` gives 2, what it began with 1, together 3.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from scaler.samples.promql import any_of, quoted, range_duration
+
+PREFIX = "idle_gpu_scaler_"
+NAMESPACE, QUEUE, MODEL, STATE = "workload_namespace", "cluster_queue", "model", "state"
+IDLE_STATES = "Idle|HeldIdle"
+_BEFORE = "1h"
+"""How far back a series is looked for that is not new."""
+_PROCESS_STEP = "5m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCounter:
+    name: str
+    labels: tuple[str, ...]
+    """Those that it is declared with; a histogram's buckets have `le` as well."""
+
+
+GPU_SECONDS = OwnCounter(name="gpu_seconds_total", labels=(NAMESPACE, QUEUE, MODEL, STATE))
+RECLAIMED_GPU_SECONDS = OwnCounter(name="reclaimed_gpu_seconds_total", labels=(NAMESPACE, QUEUE))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMetrics:
+    matchers: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, name: str, *conditions: str) -> str:
+        """The selector of one of our own metrics."""
+        return self.selector(PREFIX + name, *conditions)
+
+    def selector(self, metric: str, *conditions: str) -> str:
+        matching = [*(f"{name}={quoted(value)}" for name, value in self.matchers.items()), *conditions]
+        return f"{metric}{{{','.join(matching)}}}" if matching else metric
+
+    def increase(self, counter: OwnCounter, by: Sequence[str], span: timedelta, *conditions: str) -> str:
+        """What it gained, without what new series begin with: right for counters of time, of which that is seconds."""
+        return f"sum by ({', '.join(by)}) (increase({self.of(counter.name, *conditions)}[{range_duration(span)}]))"
+
+    def gained(self, counter: OwnCounter, *, begin: datetime, end: datetime, jobs: Collection[str]) -> str:
+        """What it gained, by its labels. `jobs`: under which the scaler is scraped."""
+        labels, span, selector = ", ".join(counter.labels), range_duration(end - begin), self.of(counter.name)
+        new = f"min_over_time({selector}[{span}]) unless last_over_time({selector}[{_BEFORE}] offset {span})"
+        started = self.selector("process_start_time_seconds", f"job=~{any_of(sorted(jobs))}")
+        watched = (
+            f"max_over_time({started}[{span}:{_PROCESS_STEP}]) >= {begin.timestamp():.0f} "
+            f"or last_over_time({started}[{_BEFORE}] offset {span})"
+        )
+        parts = {"rise": f"increase({selector}[{span}])", "begin": f"({new}) and ignoring ({labels}) ({watched})"}
+        # A label of their own keeps `or` from dropping one of the two.
+        both = " or ".join(f'label_replace({each}, "part", "{name}", "", "")' for name, each in parts.items())
+        return f"sum by ({labels}) ({both})"
+
+    def longest_idle(self, by: Sequence[str], span: timedelta) -> str:
+        """Seconds for which workloads were idle without a break at most."""
+        selector = self.of("workload_idle_seconds")
+        return f"max by ({', '.join(by)}) (max_over_time({selector}[{range_duration(span)}]))"
+
+    @property
+    def led(self) -> str:
+        """1 while a replica would show what there is: one leads, or there is no Lease to hold."""
+        leader = self.of("leader")
+        return f"max({self.of('build_info')}) and on () (sum({leader}) > 0 or absent({leader}))"
