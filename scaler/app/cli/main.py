@@ -432,6 +432,49 @@ def policy_test(
 
 
 @app.command()
+def simulate(
+    trace: Annotated[
+        Path,
+        _option("--trace", about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md."),
+    ],
+    config: Config = None,
+    idle_after: Annotated[
+        str, _option("--idle-after", about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.")
+    ] = "",
+    warm_up: Annotated[str, _option("--warm-up", about="warmUp of them. Default: the settings'.")] = "",
+    active_above: Annotated[str, _option("--active-above", about="activeAbove of them. Default: the settings'.")] = "",
+    file: Annotated[
+        list[Path] | None,
+        _option("--filename", "-f", about="IdlePolicies (YAML) to compare as well; repeatable."),
+    ] = None,
+    accept_regret: Annotated[
+        str, _option("--accept-regret", about="Recommend idleAfter for this share of suspensions, such as 5%.")
+    ] = "",
+    curve: Annotated[bool, typer.Option("--curve/--no-curve", help="Also try other values of idleAfter.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show what policies would have done with the samples of the past.
+
+    Replays them through the same decisions as in production, and tells what would have been freed, and how soon owners
+    would have come back. Reads files, and changes nothing.
+    """
+    from scaler.app.cli.simulate import SimulateFlags, run_simulate
+
+    flags = SimulateFlags(
+        trace=trace,
+        config=config,
+        idle_after=idle_after,
+        warm_up=warm_up,
+        active_above=active_above,
+        files=file or [],
+        accept_regret=accept_regret,
+        has_curve=curve,
+        as_json=as_json,
+    )
+    sys.exit(run_simulate(flags))
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from scaler import __version__

@@ -1,0 +1,262 @@
+"""`idle-gpu-scaler simulate`: what policies would have done with the samples of a trace."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from math import floor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from scaler.app.cli.layout import count, table_or_list, terminal
+from scaler.app.cli.policy import policies_in
+from scaler.app.settings.load import load
+from scaler.app.settings.model import Settings
+from scaler.decision.trigger_metadata import parse_metadata
+from scaler.errors import ConfigurationError, MetadataError
+from scaler.idleness.durations import format_duration
+from scaler.idleness.gpu import Signal
+from scaler.idleness.policy import Overrides, Trust
+from scaler.simulation.cases import PolicyBounds, file_case, policy_of_settings
+from scaler.simulation.recording import Recording
+from scaler.simulation.replay import PolicyCase, ReplayConfig
+from scaler.simulation.study import CURVE, StudyConfig, study
+from scaler.simulation.trace import read_trace
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulateFlags:
+    trace: Path
+    config: Path | None
+    idle_after: str = ""
+    warm_up: str = ""
+    active_above: str = ""
+    files: Sequence[Path] = ()
+    accept_regret: str = ""
+    has_curve: bool = True
+    as_json: bool = False
+
+
+def run_simulate(flags: SimulateFlags) -> int:
+    """Raises: ScalerError."""
+    settings = load(flags.config, environ=os.environ, flags={})
+    signals = [each.into(Signal) for each in settings.signals]
+    with tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-") as folder:
+        recording, notes = Recording(folder=Path(folder)), list[str]()
+        with _progress(f"read {flags.trace.name}") as progress:
+            reading = read_trace(flags.trace, recording, signals, progress=progress)
+        notes += [
+            f"{count(n, 'line')} of signal {name!r}, which the settings do not have, left out"
+            for name, n in reading.ignored.items()
+        ]
+        config = _config(flags, settings, signals, recording, notes)
+        with _progress("replay") as progress:
+            answer = study(recording, config, progress=progress)
+    answer["notes"] = notes
+    _show(answer, as_json=flags.as_json)
+    return 0
+
+
+def _config(
+    flags: SimulateFlags, settings: Settings, signals: Sequence[Signal], recording: Recording, notes: list[str]
+) -> StudyConfig:
+    trust = _trust(settings, recording, notes)
+    notes += _missing(signals, recording)
+    bounds = PolicyBounds(
+        defaults=settings.defaults.overrides(),
+        longest=settings.evaluation.max_window,
+        shortest=trust.interval,
+        hooks=settings.hook_timeouts.keys(),
+    )
+    written = [each.strip() for each in flags.idle_after.split(",") if each.strip()]
+    given = _overrides(warmUp=flags.warm_up, activeAbove=flags.active_above)
+    today = policy_of_settings(bounds, given)
+    windows = {
+        each: policy_of_settings(bounds, _merged(given, _overrides(idleAfter=each))).idle_after for each in written
+    }
+    if not windows and not flags.files:
+        windows = {format_duration(today.idle_after): today.idle_after}
+    return StudyConfig(
+        replay=ReplayConfig(
+            signals=signals,
+            trust=trust,
+            tick=settings.evaluation.interval,
+            prices=settings.metrics.limits().prices,
+            rule_signal=_rule_signal(signals),
+            rule_floor=today.active_above_ratio,
+        ),
+        today=today,
+        windows=windows,
+        files=[*_files(flags.files, bounds, recording)],
+        curve=[each for each in CURVE if trust.interval <= each <= bounds.longest] if flags.has_curve else [],
+        accepted_regret=_share(flags.accept_regret) if flags.accept_regret else None,
+    )
+
+
+def _trust(settings: Settings, recording: Recording, notes: list[str]) -> Trust:
+    """With the interval of the settings, or the measured one where they are silent."""
+    trust, measured = settings.trust.into(Trust), timedelta(seconds=max(1, round(recording.interval_s())))
+    if "interval" not in settings.trust.model_fields_set:
+        notes.append(f"collection interval as measured: {format_duration(measured)}")
+        return settings.trust.into(Trust, interval=measured)
+    if measured > 1.5 * trust.interval:
+        notes.append(
+            f"samples are {format_duration(measured)} apart, and trust.collectionInterval of the settings is "
+            f"{format_duration(trust.interval)}: most will be unknown"
+        )
+    return trust
+
+
+def _missing(signals: Sequence[Signal], recording: Recording) -> Iterator[str]:
+    known = {each.signal for each in recording.series}
+    for each in signals:
+        if each.name not in known:
+            yield f"signal {each.name} has no sample: what needs it is unknown; take it out of the settings' signals"
+
+
+def _rule_signal(signals: Sequence[Signal]) -> str:
+    """The one that published rules are about: a GPU's utilisation, or what comes first."""
+    return next((each.name for each in signals if each.name == "gpu_util"), signals[0].name)
+
+
+def _overrides(**metadata: str) -> Overrides:
+    """Flags are written as trigger metadata is. Raises: ConfigurationError."""
+    try:
+        return parse_metadata({key: text for key, text in metadata.items() if text})
+    except MetadataError as error:
+        raise ConfigurationError(str(error).replace("trigger metadata", "flag")) from None
+
+
+def _merged(first: Overrides, second: Overrides) -> Overrides:
+    return Overrides(**{**first.given(), **second.given()})
+
+
+def _share(text: str) -> float:
+    """Raises: ConfigurationError."""
+    try:
+        found = float(text.strip().removesuffix("%")) / 100
+    except ValueError:
+        found = -1.0
+    if not text.strip().endswith("%") or not 0 <= found <= 1:
+        raise ConfigurationError(f"--accept-regret {text!r} is not a share; write for example '5%'")
+    return found
+
+
+def _files(files: Sequence[Path], bounds: PolicyBounds, recording: Recording) -> Iterator[PolicyCase]:
+    from datetime import UTC, datetime
+
+    for file in files:
+        policies = [*policies_in(file)]
+        if not policies:
+            raise ConfigurationError(f"{file}: there is no IdlePolicy or ClusterIdlePolicy in it")
+        yield file_case(file.name, policies, bounds, datetime.fromtimestamp(floor(recording.begin_s), UTC))
+
+
+# ---- what is printed
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[float], None]]:
+    """A bar on stderr, where somebody looks."""
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=terminal(is_error=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda share: bar.update(task, completed=share)
+
+
+def _show(answer: Json, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
+        return
+    console = terminal()
+    with console.capture() as printed:
+        console.print(render(answer, console.width))
+    print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
+
+
+_HEADINGS = ("", "GPU-HOURS FREED", "SHARE", "SUSPENSIONS", "BACK IN 15m", "BACK IN 1h", "INTERRUPTED", "UNKNOWN")
+
+
+def render(answer: Json, width: int) -> RenderableType:
+    trace = answer["trace"]
+    begin, end = (trace[each].replace("T", " ").removesuffix("Z") for each in ("begin", "end"))
+    gpu_hours = max((each["gpuHours"] for each in answer["policies"]), default=0.0)
+    head = Text(
+        f"{count(trace['workloads'], 'workload')}, {count(trace['pods'], 'pod')}, {gpu_hours:,.0f} GPU-hours, "
+        f"{begin} to {end} UTC"
+    )
+    rows = [_line(each, answer["trace"]["currency"]) for each in answer["policies"]]
+    rows += [_line(each, None, style="dim") for each in answer["published"]]
+    parts: list[RenderableType] = [head, "", table_or_list(_HEADINGS, rows, width)]
+    parts += [*_curve(answer, width), *_reasons(answer)]
+    parts += [Text(each, style="yellow") for each in answer["notes"]]
+    return Group(*parts)
+
+
+def _line(case: Json, currency: str | None, style: str = "") -> list[str | Text]:
+    freed = f"{case['freedGpuHours']:,.1f}"
+    if currency and "freedCost" in case:
+        freed += f" ({case['freedCost']:,.0f} {currency})"
+    share = case["returnsWithin60m"] / case["suspensions"] if case["suspensions"] else 0.0
+    cells = [
+        case["name"],
+        freed,
+        f"{case['freedShare']:.1%}",
+        f"{case['suspensions']:,}",
+        f"{case['returnsWithin15m']:,} ({case['regretShare']:.0%})",
+        f"{case['returnsWithin60m']:,} ({share:.0%})",
+        f"{case['interruptedGpuHours']:,.0f}",
+        f"{case['unknownGpuHours']:,.1f}",
+    ]
+    return [Text(each, style=style) for each in cells]
+
+
+def _curve(answer: Json, width: int) -> Iterator[RenderableType]:
+    """Freed against regret, as bars of the same scale."""
+    if not (points := answer.get("curve")):
+        return
+    yield ""
+    longest = max(*(each["freedShare"] for each in points), 1e-09)
+    rows = [
+        [
+            Text(each["idleAfter"] + (" today" if each["isToday"] else ""), style="bold" if each["isToday"] else ""),
+            each["activeAbove"],
+            f"{each['freedShare']:.1%}",
+            Text("█" * round(24 * each["freedShare"] / longest), style="green"),
+            f"{each['regretShare']:.0%}",
+            Text("█" * round(24 * each["regretShare"]), style="red"),
+        ]
+        for each in points
+    ]
+    yield table_or_list(("IDLE AFTER", "FLOOR", "FREED", "", "REGRET", ""), rows, width, words=(0, 1, 3, 5))
+    if said := answer.get("recommendation"):
+        yield ""
+        yield Text(_recommendation(said), style="bold")
+
+
+def _recommendation(said: Json) -> str:
+    accepted = f"{said['acceptedRegret']:.0%}"
+    if said["idleAfter"] is None:
+        return f"No window of the curve has a regret of {accepted} or less; a longer one may."
+    return (
+        f"With a regret of at most {accepted}: idleAfter {said['idleAfter']}, activeAbove {said['activeAbove']} "
+        f"(frees {said['freedShare']:.1%}, regret {said['regretShare']:.1%})."
+    )
+
+
+def _reasons(answer: Json) -> Iterator[RenderableType]:
+    """Why the first policy had no answer for a while."""
+    for case in answer["policies"]:
+        if case["unknownReasons"]:
+            words = ", ".join(f"{reason} {hours:,.1f} h" for reason, hours in case["unknownReasons"].items())
+            yield Text(f"unknown with {case['name']}: {words}", style="dim")

@@ -1,0 +1,169 @@
+"""Samples of days and weeks, kept in files and given back in the order of time, whatever order they came in.
+
+Laws of this file:
+
+* A file is a run of samples in the order of time. Runs are merged when they are read, a step of some hours at a time,
+  so memory holds a run while it is written and a step while it is read, never the recording.
+* What is kept of a sample is its ratio, as a ring keeps it. What is no measurement is counted and not kept.
+
+Sixteen bytes a sample: 1,000 GPUs × 30 days × 2 signals every 30 s are 2.8 GB.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaler.idleness.gpu import GpuSeries, Signal, utilisation_ratios
+from scaler.idleness.history import PodKey
+from scaler.simulation.recorded import PodFacts, SeriesSpan
+
+SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.uint32)])
+RUN_SAMPLES = 2_000_000
+"""In one file: 32 MB."""
+_STEP_SAMPLES = 500_000
+
+
+class RecordedSamples(NamedTuple):
+    """Samples of one signal in the order of time: arrays of one length."""
+
+    series: NDArray[np.intp]
+    """Positions in the recording."""
+    at_s: NDArray[np.float64]
+    ratios: NDArray[np.float32]
+
+
+class _Run:
+    def __init__(self, samples: NDArray[np.void], positions: NDArray[np.uint32] | None) -> None:
+        self.samples = samples
+        self.times = samples["at_s"]
+        self._positions = positions
+        """Of its series in the recording; None where it has those."""
+
+    def part(self, begin: int, end: int) -> NDArray[np.void]:
+        found = np.array(self.samples[begin:end])
+        if self._positions is not None:
+            found["series"] = self._positions[found["series"]]
+        return found
+
+
+@dataclass(kw_only=True)
+class Recording:
+    folder: Path
+    facts: dict[PodKey, PodFacts] = field(default_factory=dict)
+    blanks: int = 0
+    """Samples that were no measurements."""
+    samples: int = 0
+    _series: dict[tuple[str, GpuSeries], int] = field(default_factory=dict)
+    _firsts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    _lasts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    _waiting: list[NDArray[np.void]] = field(default_factory=list)
+    _runs: "list[_Run]" = field(default_factory=list)
+
+    # ------------------------------------------------------------------------------------------------------- written
+
+    def position(self, signal: str, series: GpuSeries) -> int:
+        """Of the series; a new one where it was not met before."""
+        return self._series.setdefault((signal, series), len(self._series))
+
+    def add(
+        self, signal: Signal, series: NDArray[np.intp], at_s: NDArray[np.float64], values: NDArray[np.float64]
+    ) -> None:
+        """Samples of the signal, in its own unit. Times that are no number make no sample."""
+        ratios = utilisation_ratios(values, signal.unit)
+        is_measured = ~np.isnan(ratios) & np.isfinite(at_s)
+        found = np.empty(int(is_measured.sum()), SAMPLE)
+        found["at_s"], found["ratio"] = at_s[is_measured], ratios[is_measured]
+        found["series"] = series[is_measured]
+        self.blanks += len(at_s) - len(found)
+        self._waiting.append(found)
+        if sum(map(len, self._waiting)) >= RUN_SAMPLES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is not in a file yet; nothing can be read before."""
+        found = np.concatenate(self._waiting) if self._waiting else np.empty(0, SAMPLE)
+        self._waiting.clear()
+        if len(found):
+            path = self.folder / f"run-{len(self._runs)}.samples"
+            found[np.argsort(found["at_s"], kind="stable")].tofile(path)
+            self.include(path)
+
+    def include(self, path: Path, positions: Sequence[int] | None = None) -> None:
+        """Take in a file; `positions` are those here of the series that it numbers."""
+        run = _Run(np.memmap(path, SAMPLE, mode="r"), None if positions is None else np.array(positions, np.uint32))
+        self._runs.append(run)
+        self.samples += len(run.samples)
+        self._spread()
+        found = run.part(0, len(run.samples))
+        np.minimum.at(self._firsts, found["series"], found["at_s"])
+        np.maximum.at(self._lasts, found["series"], found["at_s"])
+
+    def _spread(self) -> None:
+        missing = len(self._series) - len(self._firsts)
+        if missing > 0:
+            self._firsts = np.append(self._firsts, np.full(missing, np.inf))
+            self._lasts = np.append(self._lasts, np.full(missing, -np.inf))
+
+    # ---------------------------------------------------------------------------------------------------------- read
+
+    @property
+    def series(self) -> list[SeriesSpan]:
+        """By position."""
+        self._spread()
+        spans = zip(self._series, self._firsts.tolist(), self._lasts.tolist(), strict=True)
+        return [SeriesSpan(signal, gpu, first_s, last_s) for (signal, gpu), first_s, last_s in spans]
+
+    @property
+    def begin_s(self) -> float:
+        return float(self._firsts.min(initial=np.inf))
+
+    @property
+    def end_s(self) -> float:
+        return float(self._lasts.max(initial=-np.inf))
+
+    def interval_s(self) -> float:
+        """The time between two samples of a series: the median, of the samples of one file."""
+        if not self._runs:
+            return 0.0
+        run = max((each.samples for each in self._runs), key=len)
+        order = np.lexsort((run["at_s"], run["series"]))
+        apart = np.diff(run["at_s"][order])[np.diff(run["series"][order].astype(np.int64)) == 0]
+        apart = apart[apart > 0]
+        return float(np.median(apart)) if len(apart) else 0.0
+
+    def steps(self) -> Iterator[tuple[float, Mapping[str, RecordedSamples]]]:
+        """All samples in the order of time: the end of each step, and the samples up to it by signal."""
+        signals = [signal for signal, _ in self._series]
+        names = {name: number for number, name in enumerate(dict.fromkeys(signals))}
+        signal_of = np.array([names[each] for each in signals], np.intp)
+        cursors, at_s = [0] * len(self._runs), self.begin_s
+        length_s = max(1.0, (self.end_s - at_s) * _STEP_SAMPLES / max(1, self.samples))
+        while self.samples:
+            at_s = min(at_s + length_s, self.end_s)
+            found = self._until(at_s, cursors)
+            which = signal_of[found["series"]]
+            yield at_s, {name: _as_samples(found[which == number]) for name, number in names.items()}
+            if at_s >= self.end_s:
+                return
+
+    def _until(self, at_s: float, cursors: list[int]) -> NDArray[np.void]:
+        """What follows in every run, up to that instant, merged."""
+        parts = []
+        for number, run in enumerate(self._runs):
+            begin = cursors[number]
+            cursors[number] = bisect_right(run.times, at_s, begin)
+            if cursors[number] > begin:
+                parts.append(run.part(begin, cursors[number]))
+        found = np.concatenate(parts) if parts else np.empty(0, SAMPLE)
+        return found[np.argsort(found["at_s"], kind="stable")]
+
+
+def _as_samples(found: NDArray[np.void]) -> RecordedSamples:
+    return RecordedSamples(
+        found["series"].astype(np.intp), np.ascontiguousarray(found["at_s"]), np.ascontiguousarray(found["ratio"])
+    )

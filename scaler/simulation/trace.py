@@ -1,0 +1,237 @@
+"""Trace files: who reported what, and when. CSV, gzip of it, or Parquet → a recording.
+
+| column      | meaning                                                                            |
+|-------------|------------------------------------------------------------------------------------|
+| `time`      | Unix seconds, or RFC 3339                                                          |
+| `namespace` | of the pod                                                                         |
+| `pod`       | its name                                                                           |
+| `gpu`       | the GPU's UUID or any other name that is its own; `GPU/mig-N` for a MIG instance   |
+| `signal`    | the signal's name in the settings                                                  |
+| `value`     | in the signal's unit; empty or NaN for no measurement                              |
+| `owner`     | optional: what the pod belongs to, as `Kind/name`; pods of one owner are one workload |
+| `queue`     | optional: its LocalQueue                                                           |
+| `team`      | optional: for the report; without it, the namespace                                |
+| `gpus`      | optional: how many GPUs the pod requests; without it, as many as report at once    |
+| `model`     | optional: the GPU's model, for prices                                              |
+
+Lines may come in any order.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from io import TextIOWrapper
+from itertools import islice
+from math import nan
+from pathlib import Path
+from sys import intern
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaler.errors import ConfigurationError
+from scaler.idleness.gpu import GpuId, GpuSeries, Signal
+from scaler.simulation.recorded import PodFacts
+from scaler.simulation.recording import Recording
+
+REQUIRED = ("time", "namespace", "pod", "gpu", "signal", "value")
+OPTIONAL = ("owner", "queue", "team", "gpus", "model")
+_LINES = 100_000
+"""That are read together."""
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(kw_only=True)
+class TraceReading:
+    """What was read of a trace beside its samples."""
+
+    ignored: dict[str, int] = field(default_factory=dict)
+    """Lines of signals that the settings do not have, by signal."""
+
+
+def read_trace(
+    path: Path,
+    recording: Recording,
+    signals: Sequence[Signal],
+    *,
+    progress: Callable[[float], None] = lambda _: None,
+) -> TraceReading:
+    """Take in the whole file. `progress` is told the share that is read. Raises: ConfigurationError."""
+    taking = _Taking(recording, signals)
+    try:
+        for columns, first_line in _parquet(path, progress) if path.suffix == ".parquet" else _csv(path, progress):
+            taking.take(columns, first_line)
+    except (OSError, EOFError, UnicodeDecodeError, csv.Error, _BadLineError) as error:
+        raise ConfigurationError(f"trace {path}: {error}") from None
+    recording.flush()
+    if not recording.samples:
+        names = ", ".join(each.name for each in signals)
+        raise ConfigurationError(f"trace {path}: no line is a measurement of a signal of the settings ({names})")
+    return taking.reading
+
+
+class _BadLineError(Exception):
+    """A line that cannot be read; says which, what is wrong and what to write."""
+
+
+class _Taking:
+    def __init__(self, recording: Recording, signals: Sequence[Signal]) -> None:
+        self._recording = recording
+        self._signals = {each.name: each for each in signals}
+        self._positions: dict[tuple[str, ...], int] = {}
+        """Of each series, by what identifies it in the file; -1 where its signal is not known."""
+        self._signal_of = list[str]()
+        self.reading = TraceReading()
+
+    def take(self, columns: Columns, first_line: int) -> None:
+        at_s, values = _times(columns["time"], first_line), _numbers(columns["value"], first_line, "value")
+        facts = [columns[name] for name in OPTIONAL if name in columns]
+        keys = [*zip(columns["signal"], columns["namespace"], columns["pod"], columns["gpu"], *facts, strict=True)]
+        for key in dict.fromkeys(keys):
+            if key not in self._positions:
+                self._positions[key] = self._position(key, [name for name in OPTIONAL if name in columns], first_line)
+        positions = np.fromiter(map(self._positions.__getitem__, keys), np.intp, len(keys))
+        for name, signal in self._signals.items():
+            is_signal = np.fromiter((each == name for each in columns["signal"]), np.bool_, len(keys))
+            self._recording.add(signal, positions[is_signal], at_s[is_signal], values[is_signal])
+        for name in columns["signal"] if (positions < 0).any() else ():
+            if name not in self._signals:
+                self.reading.ignored[name] = self.reading.ignored.get(name, 0) + 1
+
+    def _position(self, key: tuple[str, ...], names: Sequence[str], first_line: int) -> int:
+        signal, namespace, pod, gpu, *more = key
+        if signal not in self._signals:
+            return -1
+        if not (namespace and pod and gpu):
+            raise _BadLineError(f"a line from {first_line} on has no namespace, pod or gpu: {', '.join(key)}")
+
+        known = dict(zip(names, more, strict=True))
+        device, _, mig = gpu.partition("/mig-")
+        series = GpuSeries(
+            gpu=GpuId(device=device, mig_instance=mig),
+            namespace=intern(namespace),
+            pod=pod,
+            model=intern(known.get("model") or ""),
+        )
+        self._recording.facts[namespace, pod] = PodFacts(
+            owner=known.get("owner") or "",
+            queue=known.get("queue") or "",
+            team=known.get("team") or "",
+            gpus=_count(known.get("gpus") or 0, first_line),
+        )
+        return self._recording.position(signal, series)
+
+
+# ---- values
+
+
+def _times(texts: Sequence[Any], first_line: int) -> NDArray[np.float64]:
+    try:
+        return np.fromiter(map(float, texts), np.float64, len(texts))
+    except (TypeError, ValueError):
+        return np.fromiter((_time(each, first_line) for each in texts), np.float64, len(texts))
+
+
+def _time(text: Any, first_line: int) -> float:
+    if isinstance(text, datetime):
+        return (text if text.tzinfo else text.replace(tzinfo=UTC)).timestamp()
+    return _parsed_time(text, first_line // _LINES * _LINES)
+
+
+@lru_cache(maxsize=65_536)
+def _parsed_time(text: str, first_line: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        found = datetime.fromisoformat(text)
+        if found.tzinfo is not None:
+            return found.timestamp()
+    except ValueError:
+        pass
+    raise _BadLineError(
+        f"a line after {first_line}: time {text!r} is neither Unix seconds nor RFC 3339; write 1700000000 or "
+        "2026-11-01T12:00:00Z"
+    )
+
+
+def _numbers(texts: Sequence[Any], first_line: int, name: str) -> NDArray[np.float64]:
+    try:
+        return np.fromiter(map(float, texts), np.float64, len(texts))
+    except (TypeError, ValueError):
+        return np.fromiter((_number(each, first_line, name) for each in texts), np.float64, len(texts))
+
+
+def _number(text: Any, first_line: int, name: str) -> float:
+    try:
+        return nan if text is None or text == "" else float(text)
+    except ValueError:
+        raise _BadLineError(f"a line from {first_line} on: {name} {text!r} is not a number") from None
+
+
+def _count(value: Any, first_line: int) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise _BadLineError(f"a line from {first_line} on: gpus {value!r} is not a whole number") from None
+
+
+# ---- files
+
+
+def _csv(path: Path, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
+    """Some lines at a time in columns, and the number of the first of them."""
+    size = max(1, path.stat().st_size)
+    with path.open("rb") as raw, _text(raw) as text:
+        lines = csv.reader(text)
+        names = [each.strip() for each in next(lines, [])]
+        _check(names)
+        line = 2
+        while some := [*islice(lines, _LINES)]:
+            try:
+                columns = dict(zip(names, zip(*some, strict=True), strict=True))
+            except ValueError:
+                bad = next(n for n, each in enumerate(some) if len(each) != len(names))
+                raise _BadLineError(f"line {line + bad}: {len(some[bad])} values for {len(names)} columns") from None
+            yield columns, line
+            line += len(some)
+            progress(raw.tell() / size)
+
+
+def _text(raw: IO[bytes]) -> IO[str]:
+    is_gzip = raw.read(2) == b"\x1f\x8b"
+    raw.seek(0)
+    if is_gzip:
+        return gzip.open(raw, "rt", encoding="utf-8", newline="")
+    return TextIOWrapper(raw, encoding="utf-8", newline="")
+
+
+def _check(names: Sequence[str]) -> None:
+    missing = [each for each in REQUIRED if each not in names]
+    if missing:
+        raise _BadLineError(
+            f"column {' and '.join(missing)} is missing; the first line must name the columns: {','.join(REQUIRED)}"
+        )
+
+
+def _parquet(path: Path, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise ConfigurationError(
+            f"trace {path}: Parquet needs pyarrow: pip install 'idle-gpu-scaler[parquet]'; or write it as CSV"
+        ) from None
+    file = parquet.ParquetFile(path)
+    names = file.schema_arrow.names
+    _check(names)
+    line, wanted = 1, [each for each in (*REQUIRED, *OPTIONAL) if each in names]
+    for batch in file.iter_batches(batch_size=_LINES, columns=wanted):
+        yield {name: batch.column(name).to_pylist() for name in wanted}, line
+        line += len(batch)
+        progress(line / max(1, file.metadata.num_rows))
