@@ -35,13 +35,14 @@ VERBS = (
     "suspend",
     "history",
     "policy test",
+    "simulate",
     "doctor",
     "version",
     "demo",
 )
 FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
-    "multikueue", "admission", "reporting", "notifications", "kube", "tls", "app",
+    "multikueue", "admission", "reporting", "notifications", "simulation", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 

@@ -393,6 +393,50 @@ def policy_test(
 
 
 @app.command()
+def simulate(
+    workloads: Annotated[
+        Path,
+        _option("--workloads", metavar="FILE", about="Trace of Workloads: created,name,queue,gpus,seconds (CSV)."),
+    ],
+    gpus: Annotated[
+        str, _option("--gpus", metavar="GPUS", about="GPUs of the quota; by ClusterQueue: team-a=64,team-b=32.")
+    ],
+    compare: Annotated[
+        str, typer.Option("--compare", metavar="POLICIES", help="Some of none, always, on-pressure.")
+    ] = "none,always,on-pressure",
+    idle_share: Annotated[
+        float,
+        typer.Option("--idle-share", help="Share of the Workloads up to 8 GPUs that are sessions.", min=0, max=1),
+    ] = 0.3,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sessions' idle spans.")] = 0,
+    price: Annotated[float | None, _option("--price", about="Price of one GPU for one hour.", min=0)] = None,
+    config: Config = None,
+    as_json: AsJson = False,
+) -> None:
+    """Simulate what policies would have given the Workloads of a trace.
+
+    How long gangs would have waited, how well GPUs would have been used, and how often an owner would have come back
+    to a suspended workload: with nothing suspended, with idle workloads always suspended, and with reclaim plans. Kueue
+    and the plans are simulated in virtual time. Reads no cluster.
+    """
+    from scaler.app.cli.gangs import run_gangs
+    from scaler.app.settings.load import load
+
+    settings = load(config, environ=os.environ, flags={})
+    status = run_gangs(
+        workloads,
+        compare=compare,
+        gpus=gpus,
+        settings=settings,
+        idle_share=idle_share,
+        seed=seed,
+        price=price,
+        is_json=as_json,
+    )
+    sys.exit(status)
+
+
+@app.command()
 def version() -> None:
     """Print the version."""
     from scaler import __version__

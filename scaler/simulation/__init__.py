@@ -1,0 +1,1 @@
+"""What would policies have done? The decision's own code over recorded samples, in virtual time."""
