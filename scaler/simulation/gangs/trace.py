@@ -2,9 +2,10 @@
 
 Two formats, told apart by the first line:
 
-* CSV with the header `created,name,queue,gpus,seconds`, and `priority` where it matters: the Workloads of a cluster.
-  `created` is in Unix seconds or RFC 3339, `seconds` is how long it ran once it was admitted. An empty `queue` is
-  `default`.
+* CSV with the header `created,name,gpus,seconds`, and where they matter `queue`, `priority` and `spans`: the Workloads
+  of a cluster. `created` is in Unix seconds or RFC 3339; `seconds` is how long it ran once it was admitted. An empty
+  `queue` is `default`. `spans` of a session whose pauses are known: for how many seconds its GPUs worked, were idle,
+  worked, and so on, such as `3600 5400 1800`; they count instead of `seconds`.
 * A trace of the Gavel project (traces/msr): seven columns between tabs: job type, command, name of the steps argument,
   whether it needs data, total steps, arrival in seconds, GPUs.
 
@@ -90,10 +91,17 @@ def _csv_job(row: Mapping[str, str]) -> SimulatedJob:
         name=row["name"],
         created=_instant(row["created"]),
         gpus=_gpus(row["gpus"]),
-        spans=(_duration(float(row["seconds"])),),
+        spans=_spans(row.get("spans") or row["seconds"] or ""),
         queue=row.get("queue") or DEFAULT_QUEUE,
         priority=int(row.get("priority") or 0),
     )
+
+
+def _spans(text: str) -> tuple[timedelta, ...]:
+    spans = tuple(_duration(float(seconds)) for seconds in text.split())
+    if not spans:
+        raise ValueError("it says nothing of how long it ran; leave out Workloads that were never admitted")
+    return spans
 
 
 def _instant(text: str) -> datetime:
@@ -116,7 +124,7 @@ def _gpus(text: str) -> int:
 def _duration(seconds: float) -> timedelta:
     if not seconds > 0:
         raise ValueError(f"it ran for {seconds:g} s; leave out Workloads that were never admitted")
-    return timedelta(seconds=round(seconds))
+    return timedelta(seconds=max(1, round(seconds)))
 
 
 # --------------------------------------------------------------------------------------------------------------- Gavel

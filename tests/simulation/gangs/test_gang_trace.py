@@ -48,6 +48,12 @@ def test_queue_and_priority_may_be_left_out(trace):
     assert (job.queue, job.priority, job.is_gang) == ("default", 0, True)
 
 
+def test_spans_of_work_and_idleness_count_instead_of_seconds(trace):
+    (job,) = read_jobs(trace("created,name,gpus,seconds,spans\n0,session,2,,3600 5400 0.2\n"))
+
+    assert job.spans == (timedelta(hours=1), timedelta(minutes=90), timedelta(seconds=1))
+
+
 def test_a_job_of_a_gavel_trace_runs_for_its_steps_at_the_rate_of_its_type(trace):
     (job,) = read_jobs(trace(GAVEL))
 
@@ -64,6 +70,9 @@ def test_a_job_of_a_gavel_trace_runs_for_its_steps_at_the_rate_of_its_type(trace
         (f"{HEADER}0,a,,0,60,\n", "line 2: 0 GPUs"),
         (f"{HEADER}0,a,,1,0,\n", "line 2: it ran for 0 s"),
         (f"{HEADER}0,a,,1,nan,\n", "line 2: it ran for nan s"),
+        (f"{HEADER}0,a,,1,inf,\n", "line 2: cannot convert"),
+        (f"{HEADER}0,a,,1\n", "line 2: it says nothing of how long it ran"),
+        (f"{HEADER}0,a,,1,,\n", "line 2: it says nothing of how long it ran"),
         (f"{HEADER}0,a,,one,60,\n", "line 2: invalid literal"),
         (f"{HEADER}0,a\n", "line 2: "),
         (f"{HEADER}2025-12-01T01:00:00,a,,1,60,\n", "has no time zone"),
