@@ -40,7 +40,11 @@ def run_gangs(
     jobs, left_out = _fitting(read_jobs(workloads), quota)
     mixed = with_sessions(jobs, IdleMix(share_ratio=idle_share), seed=seed)
     times = times_of(settings)
-    reports = [report_of(simulate_gangs(mixed, quota, policy, times)) for policy in policies]
+    with terminal(is_error=True).status("") as status:
+        reports = []
+        for policy in policies:
+            status.update(f"simulating {policy}")
+            reports.append(report_of(simulate_gangs(mixed, quota, policy, times)))
     facts = facts_of(mixed, quota, left_out=left_out, seed=seed)
     if is_json:
         answer = {**facts, "policies": [as_json(each, price) for each in reports]}

@@ -25,7 +25,7 @@ from scaler.reclaim.search.values import Candidate, PlanRequest, ReclaimPlan
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, Victim, next_transition
 from scaler.simulation.gangs.virtual_queues import VirtualQueues
 
-_GANGS_AT_ONCE = 4
+GANGS_AT_ONCE = 4
 """As many as the controller plans for in one tick."""
 
 
@@ -132,7 +132,7 @@ class PressurePlans:
 
     def _first_waiting(self) -> Iterator[QuotaWorkload]:
         due = (each for each in self.queues.waiting if each.name not in self._not_before)
-        for _, gang in zip(range(_GANGS_AT_ONCE), due, strict=False):
+        for _, gang in zip(range(GANGS_AT_ONCE), due, strict=False):
             yield gang
 
     def _request(self, gang: QuotaWorkload, now: datetime, candidates: Collection[Candidate]) -> PlanRequest:

@@ -72,10 +72,6 @@ class VirtualQueues:
         """In the order in which plans are made for them: by priority, then by age."""
         return list(merge(*self._snapshot.waiting().values(), key=attrgetter("place")))
 
-    @property
-    def gpus_held(self) -> int:
-        return sum(sum(each.held.usage.values()) for each in self._snapshot.reserved)
-
     def planning_tree(self, now: datetime) -> PlanningTree:
         """Things as they stand. Made anew only where something has changed."""
         version = self.version

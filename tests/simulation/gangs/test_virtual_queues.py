@@ -9,7 +9,7 @@ def test_a_workload_holds_the_quota_of_all_its_gpus_or_none():
         queues.enqueue(each)
 
     assert queues.admit(at(1)) == ["first"]
-    assert queues.gpus_held == 4
+    assert list(queues.workload("first").held.usage.values()) == [4]
     assert [each.name for each in queues.waiting] == ["second"]
 
 
