@@ -14,12 +14,14 @@ from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy
+from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.simulation.gangs.course import simulate_gangs
 from scaler.simulation.gangs.idle_mix import IdleMix, with_sessions
 from scaler.simulation.gangs.outcomes import GangPolicy
 from scaler.simulation.gangs.pressure_plans import GangTimes
 from scaler.simulation.gangs.report import PolicyReport, WaitTimes, as_json, report_of
-from scaler.simulation.gangs.trace import DEFAULT_QUEUE, SimulatedJob, read_jobs
+from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
+from scaler.simulation.gangs.trace import read_jobs
 
 _MINUTE = timedelta(minutes=1)
 
@@ -37,7 +39,7 @@ def run_gangs(
 ) -> int:
     """`gpus` is a number, or one for each ClusterQueue: `team-a=64,team-b=32`. Raises: ConfigurationError."""
     policies, quota = policies_of(compare), quota_of(gpus)
-    jobs, left_out = _fitting(read_jobs(workloads), quota)
+    jobs, left_out = _fitting(read_jobs(workloads, GpuResources(patterns=settings.gpu_resources)), quota)
     mixed = with_sessions(jobs, IdleMix(share_ratio=idle_share), seed=seed)
     times = times_of(settings)
     with terminal(is_error=True).status("") as status:

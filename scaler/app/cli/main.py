@@ -396,7 +396,7 @@ def policy_test(
 def simulate(
     workloads: Annotated[
         Path,
-        _option("--workloads", metavar="FILE", about="Trace of Workloads: created,name,queue,gpus,seconds (CSV)."),
+        _option("--workloads", metavar="FILE", about="Workloads of the past: JSON of kubectl, or CSV."),
     ],
     gpus: Annotated[
         str, _option("--gpus", metavar="GPUS", about="GPUs of the quota; by ClusterQueue: team-a=64,team-b=32.")

@@ -41,7 +41,7 @@ from scaler.reclaim.search.values import Candidate
 from scaler.simulation.gangs.outcomes import GangPolicy, GangRun, GpuCount, JobOutcome, SessionSuspension
 from scaler.simulation.gangs.pressure_plans import GangTimes, PressurePlans, next_poll, scaled_to_zero_at
 from scaler.simulation.gangs.progress import HOLDING, JobProgress, JobStage
-from scaler.simulation.gangs.trace import SimulatedJob
+from scaler.simulation.gangs.simulated_job import SimulatedJob
 from scaler.simulation.gangs.virtual_queues import VirtualQueues
 
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 from math import log
 from random import Random
 
-from scaler.simulation.gangs.trace import SimulatedJob
+from scaler.simulation.gangs.simulated_job import SimulatedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

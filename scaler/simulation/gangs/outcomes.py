@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from scaler.simulation.gangs.trace import SimulatedJob
+from scaler.simulation.gangs.simulated_job import SimulatedJob
 
 
 class GangPolicy(StrEnum):

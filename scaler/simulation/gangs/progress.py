@@ -3,7 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 
-from scaler.simulation.gangs.trace import SimulatedJob
+from scaler.simulation.gangs.simulated_job import SimulatedJob
 
 
 class JobStage(StrEnum):

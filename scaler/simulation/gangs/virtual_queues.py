@@ -26,7 +26,7 @@ from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.search.values import PlanningTree
-from scaler.simulation.gangs.trace import SimulatedJob
+from scaler.simulation.gangs.simulated_job import SimulatedJob
 
 _GPU = "nvidia.com/gpu"
 _FLAVOR = "default"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaler.simulation.gangs.outcomes import GangPolicy, GangRun
 from scaler.simulation.gangs.report import report_of
-from scaler.simulation.gangs.trace import SimulatedJob
+from scaler.simulation.gangs.simulated_job import SimulatedJob
 
 QUOTA = {"a": 6, "b": 4}
 TOTAL = 10

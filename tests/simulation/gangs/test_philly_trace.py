@@ -7,6 +7,7 @@ import pytest
 from app.cli.command import command
 from recordings import SHARED, needs_data
 
+from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.simulation.gangs.trace import read_jobs
 
 TRACE = SHARED / "traces" / "gavel-philly-ee9e8c.trace"
@@ -17,7 +18,7 @@ pytestmark = needs_data(TRACE)
 
 def test_durations_are_those_of_philly():
     """They are whole seconds there, the shortest of them 1,202 s and 354,581 GPU-hours in all."""
-    jobs = read_jobs(TRACE)
+    jobs = read_jobs(TRACE, GpuResources(patterns=()))
 
     assert (len(jobs), sum(job.is_gang for job in jobs)) == (2000, 1025)
     assert min(job.duration.total_seconds() for job in jobs) == 1202
