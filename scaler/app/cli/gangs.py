@@ -68,11 +68,13 @@ def policies_of(text: str) -> list[GangPolicy]:
 
 def quota_of(text: str) -> dict[str, int]:
     """GPUs by ClusterQueue."""
-    quota = {}
+    quota: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = part.strip().rpartition("=")
         if not number.isdecimal() or int(number) < 1:
             raise ConfigurationError(f"--gpus: {part!r}: write a number such as 64, or team-a=64,team-b=32")
+        if (name or DEFAULT_QUEUE) in quota:
+            raise ConfigurationError(f"--gpus: {part!r}: that ClusterQueue has a number already")
         quota[name or DEFAULT_QUEUE] = int(number)
     return quota
 

@@ -11,7 +11,7 @@
 Worked example: of 8 GPUs 4 are freed for an hour, and 6 are held: 2 GPU-hours are given, and 2 were free for nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -75,7 +75,8 @@ class PolicyReport:
     freed_gpu_hours: float
     given_gpu_hours: float
     plans: int
-    plans_ended: dict[str, int]
+    plans_ended: Mapping[str, int]
+    """Why those ended by which nothing was suspended."""
     ended_at: datetime
     """When the last job ended."""
     series: tuple[UtilisationPoint, ...]
@@ -103,7 +104,7 @@ def report_of(run: GangRun, *, points: int = 200) -> PolicyReport:
         freed_gpu_hours=freed / _HOUR,
         given_gpu_hours=given / _HOUR,
         plans=run.plans,
-        plans_ended=dict(run.plans_ended),
+        plans_ended=run.plans_ended,
         ended_at=max(each.ended_at for each in run.outcomes),
         series=tuple(_series(run, begin, (end - begin) / points, points)) if end > begin else (),
     )
@@ -181,7 +182,7 @@ def as_json(report: PolicyReport, price_per_gpu_hour: float | None = None) -> di
         "givenGpuHours": report.given_gpu_hours,
         **({} if price_per_gpu_hour is None else {"givenCost": report.given_gpu_hours * price_per_gpu_hour}),
         "plans": report.plans,
-        "plansEnded": report.plans_ended,
+        "plansEnded": dict(report.plans_ended),
         "endedAt": report.ended_at.isoformat(),
         "series": [
             {

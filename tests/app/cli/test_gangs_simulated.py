@@ -89,6 +89,7 @@ def test_a_workload_that_needs_more_than_there_is_is_left_out_and_counted(trace)
         (("--compare", "sometimes"), "4", "'sometimes' is not a policy; write some of none,always,on-pressure"),
         ((), "many", "--gpus: 'many': write a number such as 64, or team-a=64,team-b=32"),
         ((), "team-a=0", "--gpus: 'team-a=0': write a number"),
+        ((), "4,default=8", "--gpus: 'default=8': that ClusterQueue has a number already"),
         ((), "team-a=4", "--gpus says nothing of ClusterQueue default; write default=GPUS, too"),
         (("--price", "-1"), "4", "--price"),
     ],
