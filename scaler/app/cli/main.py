@@ -434,9 +434,9 @@ def policy_test(
 @app.command()
 def simulate(
     trace: Annotated[
-        Path,
+        Path | None,
         _option("--trace", about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md."),
-    ],
+    ] = None,
     config: Config = None,
     idle_after: Annotated[
         str, _option("--idle-after", about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.")
@@ -451,27 +451,66 @@ def simulate(
         str, _option("--accept-regret", about="Recommend idleAfter for this share of suspensions, such as 5%.")
     ] = "",
     curve: Annotated[bool, typer.Option("--curve/--no-curve", help="Also try other values of idleAfter.")] = True,
+    workloads: Annotated[
+        Path | None,
+        _option("--workloads", metavar="FILE", about="Workloads of the past instead: JSON of kubectl, or CSV."),
+    ] = None,
+    gpus: Annotated[
+        str,
+        _option(
+            "--gpus", metavar="GPUS", about="Of Workloads: GPUs of the quota, or team-a=64,team-b=32 by ClusterQueue."
+        ),
+    ] = "",
+    compare: Annotated[
+        str, typer.Option("--compare", metavar="POLICIES", help="Of Workloads: some of none, always, on-pressure.")
+    ] = "none,always,on-pressure",
+    idle_share: Annotated[
+        float,
+        typer.Option("--idle-share", help="Share of the Workloads up to 8 GPUs that are sessions.", min=0, max=1),
+    ] = 0.3,
+    seed: Annotated[int, typer.Option("--seed", help="Of the sessions' idle spans.")] = 0,
+    price: Annotated[float | None, _option("--price", about="Price of one GPU for one hour.", min=0)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what policies would have done with the samples of the past.
+    """Show what policies would have done with the samples of the past, or have given its Workloads.
 
-    Replays them through the same decisions as in production, and tells what would have been freed, and how soon owners
-    would have come back. Reads files, and changes nothing.
+    With --trace: replays samples through the same decisions as in production, and tells what would have been freed, and
+    how soon owners would have come back. With --workloads: how long gangs would have waited, and how well GPUs would have
+    been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans. Reads files, and
+    changes nothing.
     """
+    from scaler.app.cli.gangs import run_gangs
     from scaler.app.cli.simulate import SimulateFlags, run_simulate
+    from scaler.app.settings.load import load
 
-    flags = SimulateFlags(
-        trace=trace,
-        config=config,
-        idle_after=idle_after,
-        warm_up=warm_up,
-        active_above=active_above,
-        files=file or [],
-        accept_regret=accept_regret,
-        has_curve=curve,
-        as_json=as_json,
-    )
-    sys.exit(run_simulate(flags))
+    if (trace is None) == (workloads is None):
+        raise ConfigurationError("simulate needs either --trace with samples, or --workloads with Workloads")
+    if trace is not None:
+        flags = SimulateFlags(
+            trace=trace,
+            config=config,
+            idle_after=idle_after,
+            warm_up=warm_up,
+            active_above=active_above,
+            files=file or [],
+            accept_regret=accept_regret,
+            has_curve=curve,
+            as_json=as_json,
+        )
+        sys.exit(run_simulate(flags))
+    if workloads is not None:
+        sys.exit(
+            run_gangs(
+                workloads,
+                compare=compare,
+                gpus=gpus,
+                settings=load(config, environ=os.environ, flags={}),
+                idle_share=idle_share,
+                seed=seed,
+                price=price,
+                is_json=as_json,
+            )
+        )
 
 
 @app.command()

@@ -1,0 +1,42 @@
+"""One Workload of a trace: when it was created, how many GPUs it needs, and for how long."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+DEFAULT_QUEUE = "default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedJob:
+    name: str
+    created: datetime
+    gpus: int
+    spans: tuple[timedelta, ...]
+    """How long its GPUs work, are idle, work, and so on, from its admission on. One span: it works all the time."""
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether it needs several GPUs at once."""
+        return self.gpus > 1
+
+    @property
+    def duration(self) -> timedelta:
+        """How long it holds its GPUs where it is never suspended."""
+        return sum(self.spans, timedelta(0))
+
+
+def ran_for(seconds: float) -> timedelta:
+    """In whole seconds, and at least one. Raises: ValueError for what is no time."""
+    if not seconds > 0:
+        raise ValueError(f"it ran for {seconds:g} s; leave out Workloads that were never admitted")
+    return timedelta(seconds=max(1, round(seconds)))
+
+
+def gpus_of(text: str) -> int:
+    """Raises: ValueError for none."""
+    gpus = int(text)
+    if gpus < 1:
+        raise ValueError(f"{gpus} GPUs; leave out Workloads that ask for none")
+    return gpus
