@@ -458,7 +458,7 @@ def simulate(
     gpus: Annotated[
         str,
         _option(
-            "--gpus", metavar="GPUS", about="Of Workloads: GPUs of the quota, or team-a=64,team-b=32 by ClusterQueue."
+            "--gpus", metavar="GPUS", about="Of Workloads: GPUs of the quota; by ClusterQueue: team-a=64,team-b=32."
         ),
     ] = "",
     compare: Annotated[
@@ -474,10 +474,10 @@ def simulate(
 ) -> None:
     """Show what policies would have done with the samples of the past, or have given its Workloads.
 
-    With --trace: replays samples through the same decisions as in production, and tells what would have been freed, and
-    how soon owners would have come back. With --workloads: how long gangs would have waited, and how well GPUs would have
-    been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans. Reads files, and
-    changes nothing.
+    With --trace: replays samples through the same decisions as in production, and tells what would have been freed,
+    and how soon owners would have come back. With --workloads: how long gangs would have waited, and how well GPUs
+    would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans.
+    Reads files, and changes nothing.
     """
     from scaler.app.cli.gangs import run_gangs
     from scaler.app.cli.simulate import SimulateFlags, run_simulate
