@@ -1,7 +1,8 @@
 """A gang of a hub of MultiKueue runs on one worker, and only there is a workload suspended for it."""
 
 import pytest
-from e2e.e2e_multikueue import Clusters, StartClusters
+from e2e.e2e_multikueue import Clusters
+from e2e.e2e_multikueue_setup import StartClusters
 
 GANG = {"pods": 4, "gpus": 1}
 
