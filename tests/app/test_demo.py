@@ -109,11 +109,11 @@ def check_fifth_act(lines: list[dict[str, Any]]) -> None:
     assert answers == {"a": "Wait", "b": "Reclaim"}
     # On b exactly the notebooks whose GPUs the gang needs are suspended; on a nothing is.
     asked = {line["object"] for line in lines if line["event"] == "ScaledToZero"}
-    assert {f"ScalableWorkload/notebook-{number}" for number in (1, 2)} <= asked
-    assert "ScalableWorkload/notebook-3" not in asked
+    assert {"ScalableWorkload/lab-1", "ScalableWorkload/lab-2"} <= asked
+    assert "ScalableWorkload/lab-3" not in asked
     assert "Copied a" not in story
-    assert not [step for step in story if "train-" in step]
-    assert (lines[-1]["cluster"], lines[-1]["suspended_for_it"]) == ("b", ["notebook-1", "notebook-2"])
+    assert not [step for step in story if "llm-" in step]
+    assert (lines[-1]["cluster"], lines[-1]["suspended_for_it"]) == ("b", ["lab-1", "lab-2"])
     assert lines[-1]["seconds_to_the_other_cluster"] < 15 + BUSY
 
 

@@ -19,6 +19,7 @@ from small_cluster import until
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
+    CLUSTER_OFFER,
     DEPLOYMENT,
     IDLE_POLICY,
     JOB,
@@ -49,6 +50,8 @@ SELDOM = {
     *((verb, LEADER_WORKER_SET.group, LEADER_WORKER_SET.plural) for verb in ("list", "watch")),
     *((verb, SCALED_OBJECT.group, SCALED_OBJECT.plural) for verb in ("create", "delete")),
     ("get", LEADER_WORKER_SET.group, "leaderworkersets/scale"),
+    # Here is no hub: the story below.
+    ("patch", CLUSTER_OFFER.group, "clusteroffers/status"),
     # Where the process died between making a PodTemplate and its request: tests/loops, restarts at every write.
     ("get", "", "podtemplates"),
     # An Event that is said again within minutes is counted up: tests/kube/objects/test_events.py.
@@ -145,3 +148,33 @@ async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> N
     # As a word: it may be in the number of a port as well.
     refused = [line for line in capsys.readouterr().err.splitlines() if re.search(r"\b403\b", line)]
     assert refused == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_the_story_of_hub_and_workers_needs_all_that_the_dispatcher_is_granted_and_no_more(capsys) -> None:
+    """And of a worker's kubeconfig on the hub, all that the example grants beyond what MultiKueue needs."""
+    async with AsyncExitStack() as stack:
+        act = demo.ACTS["fifth"]
+        stage = await demo.start_act(stack, act, "dcgm")
+        outcome = await act.story(stage, JsonTimeline().tell, time.monotonic()).run()
+        assert outcome.ok, outcome.problem
+        hub = stage.others["hub"].world
+        assert calls(hub, f"{NAMESPACE}:{SERVICE_ACCOUNT}") >= {
+            (verb, on.resource.group, str(on).partition(".")[0])
+            for rule in REQUIRED_RULES
+            if rule.part is RuleUser.DISPATCHER
+            for on in rule.on
+            for verb in rule.verbs
+        }
+        of_hub = calls(stage.world, "open-cluster-management-agent-addon:multikueue")
+        verbs = {verb for verb, group, _ in of_hub if group == CLUSTER_OFFER.group}
+        # It is read again after a conflict alone.
+        assert {"create", "list", "watch", "patch"} <= verbs <= {"create", "get", "list", "watch", "patch"}
+    assert [line for line in capsys.readouterr().err.splitlines() if re.search(r"\b403\b", line)] == []
+
+
+def calls(world: Sandbox, account: str) -> set[Granted]:
+    """What a ServiceAccount has done there."""
+    done = world.api.permissions.done.get(f"system:serviceaccount:{account}", set())
+    return {(each.verb, each.group, each.what) for each in done}

@@ -22,7 +22,8 @@ from typing import Any
 import pytest
 from e2e.e2e_cluster import RealCluster, UnsuitableClusterError, check_hub, real_cluster
 from e2e.e2e_flow import Flow, FlowSetup, StartFlow, run_flow
-from e2e.e2e_multikueue import Clusters, ClustersSetup, RealClusters, StartClusters, run_clusters
+from e2e.e2e_multikueue import Clusters
+from e2e.e2e_multikueue_setup import ClustersSetup, RealClusters, StartClusters, run_clusters
 
 _TIMEOUT_SECONDS = 300
 _WORKERS = ("w1", "w2")

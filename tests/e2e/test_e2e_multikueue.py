@@ -1,12 +1,12 @@
 """A gang of a hub of MultiKueue runs on one worker, and only there is a workload suspended for it."""
 
 import pytest
-from e2e.e2e_multikueue import Clusters, StartClusters
+from e2e.e2e_multikueue import Clusters
+from e2e.e2e_multikueue_setup import StartClusters
 
 GANG = {"pods": 4, "gpus": 1}
 
 
-@pytest.mark.cluster
 async def test_of_two_workers_with_an_idle_workload_one_suspends_it_and_runs_the_gang(
     start_clusters: StartClusters,
 ) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 from e2e.e2e_manifests import Json
-from e2e.e2e_multikueue import StartClusters
+from e2e.e2e_multikueue_setup import StartClusters
 from scaler_sandbox.conditions import has
 
 GANG = {"pods": 4, "gpus": 1}

@@ -5,10 +5,13 @@ where a law does not hold; `python -m benchmarks.multikueue_stories --runs 2000`
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from random import Random
+from types import MappingProxyType
 
 import pytest
 from scaler_sandbox.multikueue import HubConfig
+from sim.dispatcher_on_hub import HubDispatcher
 from sim.multikueue_clusters import ALL_AT_ONCE, EXTERNAL, DispatchedClusters
 from sim.multikueue_laws import MultiKueueLawError, MultiKueueLaws
 from sim.multikueue_story import PATIENCE, SECOND, StoryOutcome, one_gpu_pods, play
@@ -16,6 +19,8 @@ from sim.random_runs import _AtOnce
 from sim.scaler_on_worker import WorkerScaler
 
 from scaler.kube.objects.resources import CLUSTER_OFFER
+
+TWO_FULL = MappingProxyType({"w1": 4, "w2": 4})
 
 
 @pytest.mark.parametrize(
@@ -43,15 +48,37 @@ async def test_a_story_is_made_from_its_seed_alone() -> None:
     assert await play(3) == await play(3)
 
 
+# ------------------------------------------------------------------------------------ the leader is killed at any write
+
+
+@pytest.mark.parametrize("ends_after", [None, *range(1, 7)])
+async def test_the_hubs_leader_may_be_killed_after_any_write(ends_after: int | None) -> None:
+    """One of two workers has room once its workload is suspended; that one alone suspends, and the gang runs there."""
+    idlers = Idlers(EXTERNAL, plans_always=False, quotas={"w1": 4, "w2": 8})
+    idlers.clusters.submit("busy", pods=4, at="w2", template=one_gpu_pods())
+    idlers.scalers["w1"].works("note")
+    hub = HubDispatcher(idlers.clusters, Random(0))
+    hub.lifetime.ends_after = ends_after
+    await idlers.passes(150)
+    idlers.clusters.submit("gang", pods=4, template=one_gpu_pods())
+    for _ in range(90):
+        await hub.turn()
+        await idlers.passes(1)
+        idlers.laws.look()
+    assert hub.deaths == (0 if ends_after is None else 1), hub.lifetime
+    assert idlers.suspended_on == ["w2"]
+    assert (idlers.clusters.state("gang"), idlers.clusters.runners("gang")) == ("reserved admitted", ["w2"])
+
+
 # ------------------------------------------------------------------------------------------------ that laws can be seen
 
 
 class Idlers:
-    """Two workers, each full with a workload that idles, and a gang of four on the hub."""
+    """Two workers, each with a workload of four GPUs that idles; then a gang of four on the hub."""
 
-    def __init__(self, config: HubConfig, *, plans_always: bool) -> None:
+    def __init__(self, config: HubConfig, *, plans_always: bool, quotas: Mapping[str, int] = TWO_FULL) -> None:
         asyncio.get_running_loop().set_default_executor(_AtOnce())
-        self.clusters = DispatchedClusters({"w1": 4, "w2": 4}, config=config)
+        self.clusters = DispatchedClusters(quotas, config=config)
         self.scalers = {
             name: WorkerScaler(each, plans_always=plans_always) for name, each in self.clusters.workers.items()
         }

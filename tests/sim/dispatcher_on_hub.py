@@ -67,7 +67,28 @@ class HubClock(Clock):
         return (self._client.now - START).total_seconds()
 
 
-class LinkedApi(FaultyApi):
+@dataclass(kw_only=True)
+class Lifetime:
+    """How many writes the leader has made, and after which it is killed."""
+
+    writes: int = 0
+    ends_after: int | None = None
+
+
+class LeadersApi(FaultyApi):
+    """An API as the leader writes to it."""
+
+    lifetime: Lifetime
+
+    def _after(self, path: str, answer: bytes) -> bytes:
+        answer = super()._after(path, answer)
+        self.lifetime.writes += 1
+        if self.lifetime.writes == self.lifetime.ends_after:
+            raise ProcessKilled
+        return answer
+
+
+class LinkedApi(LeadersApi):
     """An API on the other side of a link that may be cut."""
 
     is_cut = False
@@ -143,8 +164,11 @@ class HubDispatcher:
     def __init__(self, clusters: DispatchedClusters, dice: Random, rates: FaultRates = FaultRates()) -> None:  # noqa: B008
         self._clusters, self._dice = clusters, dice
         self._clock = HubClock(clusters.hub.client)
-        self._api = FaultyApi(clusters.hub.client, [WORKLOAD])
+        self._api = LeadersApi(clusters.hub.client, [WORKLOAD])
         self._links = {name: LinkedApi(each.client, [CLUSTER_OFFER]) for name, each in clusters.workers.items()}
+        self.lifetime = Lifetime()
+        for api in (self._api, *self._links.values()):
+            api.lifetime = self.lifetime
         self.deaths = 0
         self.reports: list[DispatchReport] = []
         self.set_rates(rates)

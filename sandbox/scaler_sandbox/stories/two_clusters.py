@@ -1,11 +1,11 @@
 """The fifth act: a gang on the hub of MultiKueue, and two clusters that are both full.
 
-| cluster | node | GPUs | held by                                          |
-|---------|------|------|--------------------------------------------------|
-| a       | a1   | 4    | train-1 (4, works)                               |
-| a       | a2   | 4    | train-2 (4, works)                               |
-| b       | b1   | 4    | notebook-1 (2, idle), notebook-2 (2, idle)       |
-| b       | b2   | 4    | train-3 (3, works), notebook-3 (1, idle)         |
+| cluster | node | GPUs | held by                           |
+|---------|------|------|-----------------------------------|
+| a       | a1   | 4    | llm-1 (4, works)                  |
+| a       | a2   | 4    | llm-2 (4, works)                  |
+| b       | b1   | 4    | lab-1 (2, idle), lab-2 (2, idle)  |
+| b       | b2   | 4    | llm-3 (3, works), lab-3 (1, idle) |
 
 The gang is two pods of 2 GPUs each, and has quota on the hub. The hub's dispatcher asks both clusters how it would fit:
 on a it would have to wait; b can make room by suspending two of three notebooks. So b is nominated, and only there is a
@@ -33,16 +33,16 @@ BUSY, IDLE = "a", "b"
 WORKERS = {BUSY: {"a1": 4, "a2": 4}, IDLE: {"b1": 4, "b2": 4}}
 _TEAM = "training"
 _TRAININGS = (
-    RunningJob(name="train-1", team=_TEAM, gpus=4, works=True),
-    RunningJob(name="train-2", team=_TEAM, gpus=4, works=True),
+    RunningJob(name="llm-1", team=_TEAM, gpus=4, works=True),
+    RunningJob(name="llm-2", team=_TEAM, gpus=4, works=True),
 )
 _HOLDERS = (
-    RunningJob(name="notebook-1", team=_TEAM, gpus=2),
-    RunningJob(name="notebook-2", team=_TEAM, gpus=2),
-    RunningJob(name="train-3", team=_TEAM, gpus=3, works=True),
-    RunningJob(name="notebook-3", team=_TEAM, gpus=1),
+    RunningJob(name="lab-1", team=_TEAM, gpus=2),
+    RunningJob(name="lab-2", team=_TEAM, gpus=2),
+    RunningJob(name="llm-3", team=_TEAM, gpus=3, works=True),
+    RunningJob(name="lab-3", team=_TEAM, gpus=1),
 )
-EXPECTED = frozenset({"notebook-1", "notebook-2"})
+EXPECTED = frozenset({"lab-1", "lab-2"})
 _PLACEMENT = "gpu-clusters"
 _PATIENCE_SECONDS = 30.0
 
@@ -72,7 +72,7 @@ class TwoClustersStory(GangStory):
 
     async def play(self) -> None:
         await self._furnish()
-        await self.until(lambda: {"notebook-1", "notebook-2", "notebook-3"} <= self._idle(), "three idle notebooks")
+        await self.until(lambda: {"lab-1", "lab-2", "lab-3"} <= self._idle(), "three idle notebooks")
         message = f"{BUSY}: 8 of 8 GPUs work; {IDLE}: 8 of 8 are held, 5 of them by idle notebooks"
         self.say("Begins", "Clusters/two", "Filled", message)
         self._before = self._of_busy()

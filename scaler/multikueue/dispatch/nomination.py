@@ -11,6 +11,7 @@ The first name of `status.nominatedClusterNames` is the cluster that has `reclai
 | not nominated by us         | it is not asked yet: others come before it              | `NotAsked`                   |
 | not nominated by us         | answers are awaited                                     | `AwaitsAnswers`              |
 | not nominated by us         | the best one's room was given away since it answered    | `AwaitsStatus`               |
+| nominated, not by us        | one answers `Free`, or what it answers is not known     | that one, as if by us        |
 | not nominated by us         | otherwise                                               | nominate the best            |
 | nominated, since a patience | it is not asked now: others come before it              | `NotAsked`                   |
 | nominated, since a patience | the first cannot serve any more, another can            | move `reclaim` there         |
@@ -27,7 +28,11 @@ Laws:
 * At most one cluster has `reclaim`, by the order in which it is given: `may_reclaim`.
 * A Workload with a cluster that stays the only one with room is nominated there within a patience.
 * An inactive Workload is nominated, or Kueue never releases its quota on the hub; no copy of it starts, so nobody is
-  suspended for it. When it is active again its clusters are chosen anew: nothing was known when they were.
+  suspended for it. When it is active again its clusters are chosen anew, unless a copy may have quota: nothing was
+  known when they were.
+* No cluster leaves a nomination while a copy may have quota there. Kueue would go on with that copy, and its webhook
+  would refuse the cluster: the job runs, and the hub waits. A nomination counts as not ours where its times are
+  forgotten, too: so it is when a Workload gets its quota again at the end of an eviction.
 """
 
 from collections.abc import Collection, Mapping
@@ -127,7 +132,15 @@ def _first(state: NominationState, ranking: Ranking, now: datetime, patience: ti
         return NominateCluster(cluster=max(begun, key=lambda each: state.nominated_at[each.name]))
     if not state.is_asked:
         return _NOT_ASKED
-    return _unsettled(ranking.candidates) or NominateCluster(cluster=ranking.candidates[0])
+    with_quota = [
+        each for each in map(ranking.candidate, state.nominated) if each is not None and _may_have_quota(each)
+    ]
+    return _unsettled(ranking.candidates) or NominateCluster(cluster=next(iter(with_quota), ranking.candidates[0]))
+
+
+def _may_have_quota(nominated: RankedCluster) -> bool:
+    """Whether the copy there may have quota: `Free` is the answer about one that has."""
+    return nominated.answer.fit in (Fit.FREE, Fit.UNKNOWN)
 
 
 _NOT_ASKED = KeepNomination(reason=KeepReason.NOT_ASKED, message="workers are asked about Workloads before it first")
@@ -185,7 +198,7 @@ def nominated_after(step: NominationStep, nominated: tuple[str, ...]) -> tuple[s
         case KeepNomination():
             return nominated
         case NominateCluster():
-            return (step.cluster.name,)
+            return nominated if nominated[:1] == (step.cluster.name,) else (step.cluster.name,)
         case AddCluster():
             return (*nominated, step.cluster.name)
         case MoveReclaim():

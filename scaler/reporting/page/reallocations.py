@@ -88,7 +88,16 @@ def _without_others(gang: Mapping[str, Any], looker: Looker) -> Mapping[str, Any
         if plan
         else None,
         "reclaim": {"outcome": gang["reclaim"]["outcome"], "message": ""},
+        "dispatch": _answers_alone(gang.get("dispatch")),
     }
+
+
+def _answers_alone(dispatch: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """What clusters answer, without their words, which name workloads there."""
+    if dispatch is None:
+        return None
+    clusters = [{**each, "why": each["answer"]} for each in dispatch["clusters"]]
+    return {**dispatch, "message": "", "step": dispatch["reason"], "clusters": clusters}
 
 
 def _namespace_of(victim: Mapping[str, Any]) -> str:

@@ -195,10 +195,17 @@ class WebPage:
             "candidates": Paged.of(await candidates(lines), per_page=_IN_SHORT),
             "pending": pending,
             "gangs": Paged.of(gangs, per_page=_IN_SHORT),
+            "clusters": await self._clusters(looker),
             "transfers": Paged.of(await self._transfers(chosen.namespace, looker), per_page=_IN_SHORT),
             "policies": Paged.of(self._policy_lines(chosen.namespace, looker), per_page=_IN_SHORT),
             "policies_problem": self._policies_problem(),
         }
+
+    async def _clusters(self, looker: Looker) -> Sequence[Context]:
+        """The workers of a hub, for those who may see everything: what a cluster has is of no namespace."""
+        queries = self.pending.queries
+        found: Sequence[Context] = (await queries.clusters())["clusters"] if queries.is_hub else ()
+        return () if looker.is_restricted else found
 
     async def _fleet(self, namespace: str, looker: Looker) -> Any:
         namespaces = looker.namespaces

@@ -101,6 +101,11 @@ class QueryService:
         gangs = [{**each, "dispatch": waiting.get((each["namespace"], each["name"]))} for each in shown["gangs"]]
         return {**shown, "gangs": gangs}
 
+    @property
+    def is_hub(self) -> bool:
+        """Whether clusters are nominated here."""
+        return self._dispatch is not None
+
     async def clusters(self) -> Mapping[str, Any]:
         """What the workers of a hub have. Raises: QueryError where this is no hub."""
         if self._dispatch is None:

@@ -76,6 +76,18 @@ TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
         {"a": "Wait", "b": "Free"},
         "nominate b",
     ),
+    "also where another would suspend less": (
+        replace(NEW, nominated=("b",)),
+        {"a": "Free", "b": "Reclaim"},
+        "nominate a",
+    ),
+    "unless a copy may have quota there": (replace(NEW, nominated=("b",)), {"a": "Free", "b": "Free"}, "nominate b"),
+    "or it is not known whether one has": (replace(NEW, nominated=("b",)), {"a": "Free", "b": "Unknown"}, "nominate b"),
+    "a copy that has quota is kept before one that waits": (
+        replace(NEW, nominated=("b", "c")),
+        {"a": "Free", "b": "Wait", "c": "Free"},
+        "nominate c",
+    ),
     "within the patience it stays": (nominated("a", ago=minutes(4)), {"a": "Wait", "b": "Free"}, "keep Patience"),
     "afterwards it moves to where there is room": (
         nominated("a", ago=minutes(5)),
@@ -221,3 +233,10 @@ def test_the_one_that_may_reclaim_is_the_first_of_the_names(rounds: Sequence[Map
         holder = reclaims_at(found, state)
         state = taken(found, state, now)
         assert holder == next(iter(state.nominated), "")
+
+
+def test_the_clusters_of_a_nomination_that_is_not_ours_stay_where_the_first_does() -> None:
+    state = replace(NEW, nominated=("b", "c"))
+    found = step(state, ranking(a="Free", b="Free", c="Wait"))
+    assert nominated_after(found, state.nominated) == ("b", "c")
+    assert reclaims_at(found, state) == "b"

@@ -16,6 +16,7 @@ from scaler.app.settings.model import Settings
 from scaler.app.settings.page import PageSettings
 from scaler.errors import ConfigurationError
 from scaler.reporting.page.access import EVERYTHING, Looker, PageAccess, PageAccessConfig
+from scaler.reporting.page.reallocations import _answers_alone
 
 USER, GROUPS = "X-Forwarded-User", "X-Forwarded-Groups"
 HERE = "127.0.0.0/8"
@@ -254,3 +255,13 @@ def test_an_address_is_a_network_of_one() -> None:
     config = PageSettings(user_header=USER, trusted_proxies=("10.1.2.3", "10.1.2.77/24")).access()
     assert config is not None
     assert [str(each) for each in config.trusted_proxies] == ["10.1.2.3/32", "10.1.2.0/24"]
+
+
+def test_what_clusters_answer_is_shown_without_their_words_to_whoever_may_not_see_everything() -> None:
+    cluster = {"name": "b", "answer": "Reclaim", "why": "Reclaim: cost 2, a plan suspends other/notebook for it"}
+    dispatch = {"reason": "Patience", "step": "nominated for b", "message": "other/notebook", "clusters": [cluster]}
+    shown = _answers_alone(dispatch)
+    assert shown is not None
+    assert "notebook" not in str(shown)
+    assert [(each["name"], each["why"]) for each in shown["clusters"]] == [("b", "Reclaim")]
+    assert _answers_alone(None) is None
