@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.e2e_cluster import UnsuitableClusterError, delete_labelled, items, real_cluster
+from e2e.e2e_cluster import (
+    RealCluster,
+    UnsuitableClusterError,
+    check_hub,
+    delete_labelled,
+    items,
+    real_cluster,
+)
 from e2e.e2e_manifests import RUN_LABEL, check, job, namespace, policy, queues
 from scaler_sandbox.packaged import crds
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
@@ -49,6 +56,13 @@ async def test_a_cluster_without_kueue_is_refused(tmp_path: Path) -> None:
 
 async def test_a_kueue_without_webhooks_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
     assert "Kueue's webhooks are not registered" in await refusal_of(tmp_path / "kubeconfig")
+
+
+async def test_a_hub_without_kueues_policy_is_refused(sandbox: Sandbox, tmp_path: Path) -> None:
+    has = {"has_scheduler": True, "has_keda": True, "has_ray": True}
+    hub = RealCluster(kubeconfig=tmp_path / "kubeconfig", kueue_namespace="kueue-system", **has)
+    with pytest.raises(UnsuitableClusterError, match="clear-nominated-cluster-names: install Kueue's workload-map"):
+        await check_hub(hub)
 
 
 async def test_objects_of_the_suite_are_deleted_and_others_stay(sandbox: Sandbox, tmp_path: Path) -> None:
