@@ -18,7 +18,7 @@ What is not in a recording is taken as follows: a plan always waits for what is 
 delivered when it is given, a hook ends at once, and no budget is spent. Mode observe is taken for enforce.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import heappop, heappush
@@ -28,11 +28,13 @@ import numpy as np
 
 from scaler.decision.decision import Decision, decide, standing_warning
 from scaler.decision.target_state import Phase, TargetState
+from scaler.idleness.gpu import GpuId
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.policy import EnforcementMode, Policy, Trust
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown, judged_length
+from scaler.idleness.window import Window
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome
 from scaler.simulation.recorded import RecordedPod, RecordedWorkload
@@ -66,6 +68,8 @@ class _Running:
     unknown_reason: str = ""
     watches: int = 0
     """Which samples make it due before its time."""
+    coming: Sequence[int] = ()
+    """Series of which its last answer takes for granted that their samples go on coming."""
     stands_until_s: float = -inf
     """Until when its last answer stands, as long as only quiet samples come, and come without a hole."""
 
@@ -193,8 +197,8 @@ class CaseReplay:
             self._is_known(running, now_s)
             self._watch(running, _HOLES if any(len(each.devices) > each.gpus for each in pods) else _NOTHING)
             self._look_at(running, early_s, now_s)
-        elif running.watches == _ANY_SIGN and now_s < running.stands_until_s and self._is_steady(running, pods, now_s):
-            self._look_at(running, min(running.stands_until_s, self._next_sample_s(pods, now_s)), now_s)
+        elif running.watches == _ANY_SIGN and now_s < running.stands_until_s and self._come(running.coming, now_s):
+            self._look_at(running, min(running.stands_until_s, self._late_s(running.coming)), now_s)
         else:
             self._judge(running, pods, now_s)
 
@@ -204,7 +208,7 @@ class CaseReplay:
         match decision.answer:
             case Unknown(reason=reason):
                 self._is_unknown(running, now_s, str(reason))
-                self._keep_watch(running, pods, now_s)
+                self._keep_watch(running, pods, decision, now_s)
             case answer if answer.reason in _FREES:
                 self._is_known(running, now_s)
                 self._suspend(running, pods, now_s)
@@ -253,7 +257,7 @@ class CaseReplay:
             case DecisionReason.OUTSIDE_HOURS:
                 ends = next_change(policy.allowed_during, decision.decided_at)
             case DecisionReason.GPUS_BUSY if policy.warning is None:
-                self._keep_watch(running, pods, now_s)
+                self._keep_watch(running, pods, decision, now_s)
                 return
         self._look_at(running, now_s + self._tick_s if ends is None else ends.timestamp(), now_s)
 
@@ -300,30 +304,78 @@ class CaseReplay:
         newest_s = [max(float(self._feed.lasts[n]) for n in each) for each in pod.devices]
         return sum(each >= begin_s for each in newest_s) > pod.gpus
 
-    def _keep_watch(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:
+    def _keep_watch(self, running: _Running, pods: Sequence[RecordedPod], decision: Decision, now_s: float) -> None:
         """Let the answer stand until a sample or a hole may change it, where that can be told; else for a tick."""
-        if not self._is_steady(running, pods, now_s):
+        judged = (
+            {} if decision.verdict is None else {(each.pod, each.gpu): each.windows for each in decision.verdict.gpus}
+        )
+        coming, stands_until_s = list[int](), [*running.workload.changes, self._next_rival_s(pods, now_s)]
+        for pod in pods:
+            for n in pod.series:
+                until_s = self._stands_until_s(n, running, judged, now_s)
+                if until_s <= now_s:
+                    self._look_at(running, now_s + self._tick_s, now_s)
+                    return
+                stands_until_s.append(until_s)
+                if self._come([n], now_s):
+                    coming.append(n)
+        rivals = self._rivals(pods, now_s)
+        coming += [n for n in rivals if self._come([n], now_s)]
+        margin_s = self._trust.max_age.total_seconds()
+        if any(n not in coming and now_s - self._feed.lasts.item(n) <= margin_s for n in rivals):
             self._look_at(running, now_s + self._tick_s, now_s)
             return
-        ends = self._feed.work_ends[running.floor][_all_series(pods)] + running.window_s
-        changes = (each for each in running.workload.changes if each > now_s)
-        next_rival_s = self._next_rival_s(pods, now_s)
-        running.stands_until_s = min(float(ends.min(initial=inf, where=ends > now_s)), *changes, next_rival_s)
+        running.stands_until_s = min((each for each in stands_until_s if each > now_s), default=inf)
+        running.coming = coming
         self._watch(running, _ANY_SIGN)
-        self._look_at(running, min(running.stands_until_s, self._next_sample_s(pods, now_s)), now_s)
+        self._look_at(running, min(running.stands_until_s, self._late_s(coming)), now_s)
 
-    def _is_steady(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> bool:
-        """Whether the samples of each series come, and came over the window, without a hole, or do not come at all."""
-        series = [*_all_series(pods), *self._rivals(pods, now_s)]
-        lasts, begin_s = self._feed.lasts[series], now_s - running.window_s - 2 * self._interval_s
-        comes = (lasts >= now_s - self._feed.longest_step_s) & (self._feed.holes[series] < begin_s)
-        return bool((comes | (lasts < begin_s)).all())
+    def _stands_until_s(
+        self, n: int, running: _Running, judged: Mapping[tuple[str, GpuId], Mapping[str, Window]], now_s: float
+    ) -> float:
+        """Until when it is certain what the series says, if no work is seen and no sample late; now where it is not.
 
-    def _next_sample_s(self, pods: Sequence[RecordedPod], now_s: float) -> float:
-        """When a sample is late that should have come."""
-        series = [*_all_series(pods), *self._rivals(pods, now_s)]
-        late = self._feed.lasts[series] + self._feed.longest_step_s
-        return float(late.min(initial=inf, where=late >= now_s)) + _A_MOMENT_S
+        | its samples …                                     | it is                   | until                 |
+        |---------------------------------------------------|-------------------------|-----------------------|
+        | show work in the window                           | active                  | that has left it      |
+        | do not reach into the window                      | without a sample        | one comes             |
+        | ended longer ago than is tolerated                | stale                   | they leave the window |
+        | come, after a hole in the window longer than that | not trusted for its gap | enough of it has left |
+        | come, and hardly any is missing, or none          | trusted                 | one is missing        |
+        """
+        feed, last_s = self._feed, float(self._feed.lasts.item(n))
+        begin_s = now_s - running.window_s - 2 * self._interval_s
+        work_until_s = float(feed.work_ends[running.floor].item(n)) + running.window_s
+        if work_until_s > now_s:
+            return work_until_s if self._come([n], now_s) else now_s
+        if last_s < begin_s:
+            return inf
+        if now_s - last_s > self._trust.max_age.total_seconds():
+            return last_s + running.window_s - 2 * self._interval_s
+        gap_until_s = float(feed.long_gaps.item(n)) + running.window_s - feed.long_gap_s
+        if gap_until_s > now_s:
+            return gap_until_s if self._come([n], now_s) else now_s
+        return inf if self._come([n], now_s) and self._is_trusted(n, begin_s, judged) else now_s
+
+    def _is_trusted(self, n: int, begin_s: float, judged: Mapping[tuple[str, GpuId], Mapping[str, Window]]) -> bool:
+        """Whether it stays so as long as no further sample is missing: what is missing leaves the window."""
+        if self._feed.holes.item(n) < begin_s:
+            return True
+        series = self._feed.series[n]
+        window = judged.get((series.gpu.pod, series.gpu.gpu), {}).get(series.signal)
+        if window is None:
+            return False
+        enough = self._trust.min_coverage_ratio * window.slots + 2
+        return window.longest_gap <= self._trust.max_gap_intervals and window.covered >= enough
+
+    def _come(self, series: Sequence[int], now_s: float) -> bool:
+        """Whether no sample of these is late."""
+        since_s = now_s - self._feed.longest_step_s
+        return all(self._feed.lasts.item(n) >= since_s for n in series)
+
+    def _late_s(self, series: Sequence[int]) -> float:
+        """When the first of these is late."""
+        return min((self._feed.lasts.item(n) for n in series), default=inf) + self._feed.longest_step_s + _A_MOMENT_S
 
     def _watch(self, running: _Running, signs: int) -> None:
         if running.watches != signs:
@@ -347,10 +399,6 @@ class CaseReplay:
 _A_MOMENT_S = 1e-3
 _NOTHING, _HOLES, _ANY_SIGN = range(3)
 """No sample; one before which others were missed; work as well."""
-
-
-def _all_series(pods: Sequence[RecordedPod]) -> list[int]:
-    return [n for each in pods for n in each.series]
 
 
 def _pod(pod: RecordedPod, running_since_s: float) -> GpuPod:

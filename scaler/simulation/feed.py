@@ -47,14 +47,17 @@ class SampleFeed:
         # What is recorded are ratios.
         self._signals = {each.name: replace(each, unit=Unit.RATIO) for each in signals}
         self.history = History(signals=[*self._signals.values()], interval=trust.interval, span=span)
-        self._steps, self._series = steps, series
+        self._steps, self.series = steps, series
         self._interval_s = trust.interval.total_seconds()
+        self.long_gap_s = (trust.max_gap_intervals + 2) * self._interval_s
+        """The time between two samples from which on the hole between them is not tolerated in any window."""
         self._kept = span + 2 * trust.interval
         self._parts: dict[str, _Part] = {}
         self._read_until_s = -np.inf
         self._forgotten_at_s = -np.inf
         self._devices: list[DeviceHistory | None] = [None] * len(series)
-        self._rows = np.full(len(series), -1, np.intp)
+        self.rows = np.full(len(series), -1, np.intp)
+        """Of every series: the row of its GPU in the history; -1 where that holds nothing of it."""
         self._floors = {each: np.float32(as_stored(each)) for each in floors}
         self.work_ends: dict[float, NDArray[np.float64]] = {
             floor: np.full(len(series), -np.inf) for floor in self._floors
@@ -68,10 +71,8 @@ class SampleFeed:
         """Of every series: its newest sample."""
         self.holes = np.full(len(series), -np.inf)
         """Of every series: its newest sample before which collections were missed."""
-
-    def row_of(self, series: int) -> int:
-        """Of its GPU in the history; -1 where that holds nothing of it."""
-        return self._rows.item(series)
+        self.long_gaps = np.full(len(series), -np.inf)
+        """Of every series: its newest sample before which more of them were missed than is tolerated."""
 
     def advance(self, until_s: float) -> Iterator[FedSamples]:
         """Give it all samples up to that instant, which is included."""
@@ -92,22 +93,22 @@ class SampleFeed:
             self._read_until_s = np.inf
             return False
         self._read_until_s, samples = found
-        self._parts = {
-            name: _Part(each, self._holes_before(each)) for name, each in samples.items() if name in self._signals
-        }
+        self._parts = {name: _Part(each, self._apart(each)) for name, each in samples.items() if name in self._signals}
         return True
 
-    def _holes_before(self, samples: RecordedSamples) -> NDArray[np.bool_]:
-        """Before which of the samples collections of its series were missed."""
+    def _apart(self, samples: RecordedSamples) -> NDArray[np.float64]:
+        """How long before each sample the one before it of its series was, in seconds; inf for the first one."""
         series, at_s, _ = samples
         order = np.lexsort((at_s, series))
         sorted_series, sorted_at_s = series[order], at_s[order]
-        before = np.concatenate([[-np.inf], sorted_at_s[:-1]])
-        is_first = np.concatenate([[True], np.diff(sorted_series) != 0]) if len(series) else np.zeros(0, np.bool_)
-        before[: len(series)][is_first] = self.lasts[sorted_series[is_first]]
-        is_hole = np.empty(len(series), np.bool_)
-        is_hole[order] = sorted_at_s - before[: len(series)] > self.longest_step_s
-        return is_hole
+        before = np.empty(len(series))
+        before[1:] = sorted_at_s[:-1]
+        is_first = np.ones(len(series), np.bool_)
+        is_first[1:] = sorted_series[1:] != sorted_series[:-1]
+        before[is_first] = self.lasts[sorted_series[is_first]]
+        apart = np.empty(len(series))
+        apart[order] = sorted_at_s - before
+        return apart
 
     @property
     def longest_step_s(self) -> float:
@@ -117,12 +118,12 @@ class SampleFeed:
     def _give(self, signal: Signal, part: "_Part", end: int) -> FedSamples:
         some = slice(part.begin, end)
         series, at_s, ratios = part.samples.series[some], part.samples.at_s[some], part.samples.ratios[some]
-        rows = self._rows[series]
+        rows = self.rows[series]
         if rows.min() < 0:
             for position in np.unique(series[rows < 0]).tolist():
-                self._devices[position] = device = self.history.device(signal, self._series[position].gpu)
-                self._rows[position] = device.row
-            rows = self._rows[series]
+                self._devices[position] = device = self.history.device(signal, self.series[position].gpu)
+                self.rows[position] = device.row
+            rows = self.rows[series]
         self.history.extend(signal, rows, at_s, ratios.astype(np.float64))
         is_active = {floor: ratios >= stored for floor, stored in self._floors.items()}
         ends = (np.floor(at_s / self._interval_s) + 1) * self._interval_s
@@ -130,8 +131,11 @@ class SampleFeed:
         for floor, active in is_active.items():
             self.work_ends[floor][series[active]] = ends[active]
         self.lasts[series] = at_s
-        is_after_hole = part.is_after_hole[some]
-        self.holes[series[is_after_hole]] = at_s[is_after_hole]
+        is_after_hole = part.apart[some] > self.longest_step_s
+        if is_after_hole.any():
+            self.holes[series[is_after_hole]] = at_s[is_after_hole]
+            is_after_gap = part.apart[some] > self.long_gap_s
+            self.long_gaps[series[is_after_gap]] = at_s[is_after_gap]
         return FedSamples(series, at_s, is_active, is_after_hole)
 
     def _forget(self, now_s: float) -> None:
@@ -139,18 +143,18 @@ class SampleFeed:
             return
         self._forgotten_at_s = now_s
         self.history.forget_before(datetime.fromtimestamp(now_s, UTC) - self._kept)
-        for position in np.flatnonzero(self._rows >= 0).tolist():
+        for position in np.flatnonzero(self.rows >= 0).tolist():
             device = self._devices[position]
             if device is not None and device.is_forgotten:
-                self._rows[position], self._devices[position] = -1, None
+                self.rows[position], self._devices[position] = -1, None
 
 
 class _Part:
     """What is left of a step, of one signal."""
 
-    def __init__(self, samples: RecordedSamples, is_after_hole: NDArray[np.bool_]) -> None:
+    def __init__(self, samples: RecordedSamples, apart: NDArray[np.float64]) -> None:
         self.samples = samples
-        self.is_after_hole = is_after_hole
+        self.apart = apart
         self.begin = 0
 
     def until(self, at_s: float) -> int:

@@ -79,6 +79,14 @@ class RuleReplay:
         self._rule, self._workloads, self._feed = rule, workloads, feed
         self._signal, self._floor, self._interval_s = signal, floor, interval_s
         self._suspended = SuspendedWorkloads(workloads, len(feed.lasts), outcome)
+        series = [
+            (n, position)
+            for position, workload in enumerate(workloads)
+            for n in workload.series
+            if feed.series[n].signal == signal
+        ]
+        self._series, self._owners = np.array(series, np.intp).reshape(-1, 2).T
+        """Of the rule's signal, and the workloads that they are of."""
         self._came_back = np.array([each.start_s for each in workloads])
         self._ends = np.array([each.end_s for each in workloads])
         self._is_suspended = np.zeros(len(workloads), np.bool_)
@@ -98,7 +106,7 @@ class RuleReplay:
         self.next_due_s = now_s + self._interval_s
         has_range = now_s - self._came_back >= self._rule.length.total_seconds()
         judged = np.flatnonzero(has_range & (self._ends >= now_s) & ~self._is_suspended)
-        for position in judged[self._are_idle(judged.tolist(), now_s)].tolist():
+        for position in judged[self._are_idle(judged, now_s)].tolist():
             self._is_suspended[position] = True
             ran_since_s = float(self._came_back[position])
             self._suspended.suspend(position, self._floor, at_s=now_s, ran_since_s=ran_since_s)
@@ -106,25 +114,19 @@ class RuleReplay:
     def finish(self) -> None:
         self._suspended.finish()
 
-    def _are_idle(self, positions: Sequence[int], now_s: float) -> NDArray[np.bool_]:
+    def _are_idle(self, positions: NDArray[np.intp], now_s: float) -> NDArray[np.bool_]:
         """Which of these workloads have GPUs that report, all of them idle."""
-        owners, rows = self._rows(positions, now_s)
+        places = np.full(len(self._workloads), -1, np.intp)
+        places[positions] = np.arange(len(positions))
+        rows = self._feed.rows[self._series]
+        is_judged = (places[self._owners] >= 0) & (rows >= 0)
+        owners, rows = places[self._owners[is_judged]], rows[is_judged]
         if not len(rows):
             return np.zeros(len(positions), np.bool_)
         end = datetime.fromtimestamp(now_s, UTC)
         begins, peaks = self._feed.history.peaks(rows, end - self._rule.length, end)[self._signal]
-        idle = self._rule.is_idle(peaks[:, begins + self._interval_s > now_s - self._rule.length.total_seconds()])
-        is_busy = np.bincount(owners, ~idle, minlength=len(positions)) > 0
-        return (np.bincount(owners, minlength=len(positions)) > 0) & ~is_busy
-
-    def _rows(self, positions: Sequence[int], now_s: float) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Of the GPUs of these workloads' pods: whose they are, by place, and their rows of the history."""
-        found = [
-            (place, row)
-            for place, position in enumerate(positions)
-            for pod in self._workloads[position].pods_at(now_s)
-            for device in pod.devices
-            if (row := max(self._feed.row_of(n) for n in device)) >= 0
-        ]
-        owners, rows = np.array(found, np.intp).reshape(-1, 2).T
-        return owners, rows
+        peaks = peaks[:, begins + self._interval_s > now_s - self._rule.length.total_seconds()]
+        reports = (peaks != EMPTY).any(axis=1)
+        idle, count = self._rule.is_idle(peaks), len(positions)
+        has_gpu = np.bincount(owners, reports, minlength=count) > 0
+        return np.asarray(has_gpu & (np.bincount(owners, reports & ~idle, minlength=count) == 0))

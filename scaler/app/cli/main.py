@@ -451,6 +451,12 @@ def simulate(
         str, _option("--accept-regret", about="Recommend idleAfter for this share of suspensions, such as 5%.")
     ] = "",
     curve: Annotated[bool, typer.Option("--curve/--no-curve", help="Also try other values of idleAfter.")] = True,
+    floors: Annotated[
+        str,
+        _option("--floors", about="Values of activeAbove of the curve, such as 1%,5%. Default: that of the policy."),
+    ] = "",
+    html: Annotated[Path | None, _option("--html", about="Also write a report that any browser shows.")] = None,
+    csv: Annotated[Path | None, _option("--csv", about="Also write the numbers, by team, queue and workload.")] = None,
     workloads: Annotated[
         Path | None,
         _option("--workloads", metavar="FILE", about="Workloads of the past instead: JSON of kubectl, or CSV."),
@@ -495,6 +501,9 @@ def simulate(
             files=file or [],
             accept_regret=accept_regret,
             has_curve=curve,
+            floors=floors,
+            html=html,
+            csv=csv,
             as_json=as_json,
         )
         sys.exit(run_simulate(flags))

@@ -28,6 +28,7 @@ from scaler.idleness.policy import Overrides, Trust
 from scaler.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler.simulation.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig
+from scaler.simulation.report import html_of, write_csv
 from scaler.simulation.study import CURVE, StudyConfig, study
 from scaler.simulation.trace import read_trace
 
@@ -44,6 +45,9 @@ class SimulateFlags:
     files: Sequence[Path] = ()
     accept_regret: str = ""
     has_curve: bool = True
+    floors: str = ""
+    html: Path | None = None
+    csv: Path | None = None
     as_json: bool = False
 
 
@@ -63,6 +67,8 @@ def run_simulate(flags: SimulateFlags) -> int:
         with _progress("replay") as progress:
             answer = study(recording, config, progress=progress)
     answer["notes"] = notes
+    answer["trace"]["intervalIsMeasured"] = _is_measured(settings)
+    _write(answer, flags)
     _show(answer, as_json=flags.as_json)
     return 0
 
@@ -98,16 +104,16 @@ def _config(
         today=today,
         windows=windows,
         files=[*_files(flags.files, bounds, recording)],
+        floors=[_share("--floors", each) for each in flags.floors.split(",") if each.strip()],
         curve=[each for each in CURVE if trust.interval <= each <= bounds.longest] if flags.has_curve else [],
-        accepted_regret=_share(flags.accept_regret) if flags.accept_regret else None,
+        accepted_regret=_share("--accept-regret", flags.accept_regret) if flags.accept_regret else None,
     )
 
 
 def _trust(settings: Settings, recording: Recording, notes: list[str]) -> Trust:
     """With the interval of the settings, or the measured one where they are silent."""
     trust, measured = settings.trust.into(Trust), timedelta(seconds=max(1, round(recording.interval_s())))
-    if "interval" not in settings.trust.model_fields_set:
-        notes.append(f"collection interval as measured: {format_duration(measured)}")
+    if _is_measured(settings):
         return settings.trust.into(Trust, interval=measured)
     if measured > 1.5 * trust.interval:
         notes.append(
@@ -115,6 +121,10 @@ def _trust(settings: Settings, recording: Recording, notes: list[str]) -> Trust:
             f"{format_duration(trust.interval)}: most will be unknown"
         )
     return trust
+
+
+def _is_measured(settings: Settings) -> bool:
+    return "interval" not in settings.trust.model_fields_set
 
 
 def _missing(signals: Sequence[Signal], recording: Recording) -> Iterator[str]:
@@ -141,14 +151,14 @@ def _merged(first: Overrides, second: Overrides) -> Overrides:
     return Overrides(**{**first.given(), **second.given()})
 
 
-def _share(text: str) -> float:
+def _share(flag: str, text: str) -> float:
     """Raises: ConfigurationError."""
     try:
         found = float(text.strip().removesuffix("%")) / 100
     except ValueError:
         found = -1.0
     if not text.strip().endswith("%") or not 0 <= found <= 1:
-        raise ConfigurationError(f"--accept-regret {text!r} is not a share; write for example '5%'")
+        raise ConfigurationError(f"{flag} {text!r} is not a share; write for example '5%'")
     return found
 
 
@@ -174,6 +184,18 @@ def _progress(what: str) -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(task, completed=share)
 
 
+def _write(answer: Json, flags: SimulateFlags) -> None:
+    """Raises: ConfigurationError where a file cannot be written."""
+    try:
+        if flags.html is not None:
+            flags.html.write_text(html_of(answer), encoding="utf-8")
+        if flags.csv is not None:
+            with flags.csv.open("w", encoding="utf-8", newline="") as file:
+                write_csv(answer, file)
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
+
+
 def _show(answer: Json, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
@@ -193,7 +215,8 @@ def render(answer: Json, width: int) -> RenderableType:
     gpu_hours = max((each["gpuHours"] for each in answer["policies"]), default=0.0)
     head = Text(
         f"{count(trace['workloads'], 'workload')}, {count(trace['pods'], 'pod')}, {gpu_hours:,.0f} GPU-hours, "
-        f"{begin} to {end} UTC"
+        f"{begin} to {end} UTC, a sample every {trace['collectionInterval']}"
+        f"{' (measured)' if trace['intervalIsMeasured'] else ''}"
     )
     rows = [_line(each, answer["trace"]["currency"]) for each in answer["policies"]]
     rows += [_line(each, None, style="dim") for each in answer["published"]]

@@ -1,0 +1,96 @@
+"""How long does a simulation of a month take, and how much memory? Made samples, straight into a recording or as CSV.
+
+uv run python -m benchmarks.simulate --gpus 1000 --days 30 --idle-after 30m,60m
+"""
+
+import argparse
+import resource
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+
+from scaler.idleness.durations import parse_duration
+from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Unit
+from scaler.idleness.policy import Policy, Trust
+from scaler.simulation.published_rules import RULES
+from scaler.simulation.recording import Recording
+from scaler.simulation.replay import PolicyCase, ReplayConfig, replay
+
+BEGIN_S = 1_700_000_400
+HOURS = 24
+
+
+def work(gpus: int, days: int, chance: np.random.Generator) -> np.ndarray:
+    """Which GPUs are at work in each minute: spells whose lengths are spread like those of notebooks and jobs."""
+    at_work = np.zeros((gpus, days * 24 * 60), np.bool_)
+    for gpu in range(gpus):
+        lengths = np.exp(chance.normal(3.0, 1.5, days * 200)).astype(int) + 1
+        ends = np.minimum(np.cumsum(lengths), at_work.shape[1])
+        for begin, end in zip(ends[:-1:2], ends[1::2], strict=False):
+            at_work[gpu, begin:end] = True
+    return at_work
+
+
+def record(recording: Recording, gpus: int, days: int) -> None:
+    """Every GPU with its own offset, an hour at a time, two signals; one series in a hundred loses samples."""
+    chance = np.random.default_rng(13)
+    at_work, offsets = work(gpus, days, chance), chance.uniform(0, 30, gpus)
+    series = {
+        signal.name: np.array(
+            [
+                recording.position(
+                    signal.name,
+                    GpuSeries(gpu=GpuId(device=f"GPU-{n}"), namespace=f"team-{n % 20}", pod=f"pod-{n}", model="H100"),
+                )
+                for n in range(gpus)
+            ]
+        )
+        for signal in DEFAULT_SIGNALS
+    }
+    for hour in range(days * HOURS):
+        at_s = (BEGIN_S + 3600 * hour + 30 * np.arange(120)[:, None] + offsets[None, :]).ravel()
+        is_at_work = np.repeat(at_work[:, 60 * hour : 60 * hour + 60].T, 2, axis=0).ravel()
+        for signal in DEFAULT_SIGNALS:
+            scale = 100.0 if signal.unit is Unit.PERCENT else 1.0
+            values = np.where(is_at_work, chance.uniform(0.2, 0.9, len(at_s)), 0.0) * scale
+            kept = chance.random(len(at_s)) > 0.001
+            recording.add(signal, np.tile(series[signal.name], 120)[kept], at_s[kept], values[kept])
+    recording.flush()
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser()
+    flags.add_argument("--gpus", type=int, default=1000)
+    flags.add_argument("--days", type=int, default=30)
+    flags.add_argument("--idle-after", default="30m,60m")
+    flags.add_argument("--rules", action="store_true")
+    given = flags.parse_args()
+    cases = [
+        PolicyCase(name=text, policy_of=lambda _, text=text: Policy(idle_after=parse_duration(text)))
+        for text in given.idle_after.split(",")
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Recording(folder=Path(folder))
+        began = time.perf_counter()
+        record(recording, given.gpus, given.days)
+        recorded = time.perf_counter()
+        print(f"{recording.samples:,} samples, recorded in {recorded - began:.0f} s")
+        config = ReplayConfig(
+            signals=DEFAULT_SIGNALS, trust=Trust(), tick=timedelta(seconds=15), rule_signal="gpu_util"
+        )
+        found = replay(recording, cases, config, rules=RULES if given.rules else ())
+        print(f"replayed in {time.perf_counter() - recorded:.0f} s")
+    for case in (*found.cases, *found.rules):
+        totals = case.total(found.workloads)
+        print(
+            f"{case.name}: freed {totals.freed_ratio:.1%}, {totals.suspensions:,} suspensions, "
+            f"unknown {totals.unknown:.0f} h"
+        )
+    print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+
+
+if __name__ == "__main__":
+    main()
