@@ -5,7 +5,7 @@
 | `time`      | Unix seconds, or RFC 3339                                                          |
 | `namespace` | of the pod                                                                         |
 | `pod`       | its name                                                                           |
-| `gpu`       | the GPU's UUID or any other name that is its own; `GPU/mig-N` for a MIG instance   |
+| `gpu`       | the GPU's UUID or other name, or its number within the pod; `GPU/mig-N` for MIG     |
 | `signal`    | the signal's name in the settings                                                  |
 | `value`     | in the signal's unit; empty or NaN for no measurement                              |
 | `owner`     | optional: what the pod belongs to, as `Kind/name`; pods of one owner are one workload |
@@ -112,6 +112,8 @@ class _Taking:
 
         known = dict(zip(names, more, strict=True))
         device, _, mig = gpu.partition("/mig-")
+        if device.isdecimal():  # counted within the pod, or on its node: not the same GPU as another pod's
+            device = f"{namespace}/{pod}/{device}"
         series = GpuSeries(
             gpu=GpuId(device=device, mig_instance=mig),
             namespace=intern(namespace),

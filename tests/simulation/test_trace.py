@@ -67,6 +67,12 @@ def test_it_prints_one_object_with_a_policy_for_each_window(tmp_path):
     assert [each["unknownGpuHours"] for each in answer["policies"]] == [0.0, 0.0]
 
 
+def test_gpus_that_are_only_numbered_are_those_of_their_pod_and_not_shared_between_pods(tmp_path):
+    rows = [(at, namespace, pod, "0", *rest) for at, namespace, pod, _, *rest in lines("a", "b")]
+    [policy] = simulated(tmp_path, written(tmp_path, text_of(rows)), "--idle-after", "30m")["policies"]
+    assert (policy["suspensions"], policy["unknownGpuHours"]) == (2, 0.0)
+
+
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])
 @pytest.mark.parametrize("order", ["by time", "by pod", "backwards"])
 def test_lines_may_come_in_any_order(tmp_path, name, order):
