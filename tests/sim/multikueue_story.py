@@ -4,7 +4,7 @@ Gangs come to the hub, jobs to the workers; some of these idle, and may be suspe
 evict what was dispatched to them, and start anew; so do all programs, in the middle of whatever they write; clocks are
 apart. What must hold all the time is in `multikueue_laws.py`. When all that has ended must hold, besides:
 
-* Every gang that fits a worker, once all that idles there is suspended, has started.
+* Every gang that fits a worker, once all that idles there is suspended, has run to its end, whatever has evicted it.
 """
 
 import asyncio
@@ -132,7 +132,7 @@ class MultiKueueStory:
         self._furnish()
         await self._seconds(self.dice.randrange(100, 150))
         self._set_rates(self.dice.choice((FaultRates(), _FAULTS, _FAULTS)))
-        for _ in range(self.dice.randrange(120, 240)):
+        for _ in range(self.dice.randrange(150, 350)):
             self._something_happens()
             await self._seconds(1)
         self._calm_down()
@@ -156,7 +156,8 @@ class MultiKueueStory:
             left = quota
             while left > 0 and self.dice.random() < 0.85:
                 gpus = min(left, self.dice.choice((1, 2, 2, 4)))
-                self._submit(at=name, gpus=gpus, idles=self.dice.random() < 0.65, lasts=self.dice.choice((200, 10_000)))
+                idles = self.dice.random() < 0.6
+                self._submit(at=name, gpus=gpus, idles=idles, lasts=_LATEST if idles else self.dice.choice((200, 400)))
                 left -= gpus
 
     def _submit(self, *, gpus: int, at: str = "", idles: bool = False, lasts: int = 0, urgent: bool = False) -> None:
@@ -171,17 +172,17 @@ class MultiKueueStory:
 
     def _something_happens(self) -> None:
         dice = self.dice
-        if len(self.gangs) < 5 and dice.random() < 0.04:
-            self._submit(gpus=dice.choice((1, 2, 4, 4, 8)), lasts=dice.randrange(5, 60))
+        if len(self.gangs) < 7 and dice.random() < 0.04:
+            self._submit(gpus=dice.choice((1, 2, 4, 4, 8)), lasts=dice.randrange(5, 100))
         for chance, act in (
             (0.010, self._come_locally),
             (0.010, self._lose),
             (0.010, self._slow_down),
-            (0.010, self._deactivate_copy),
+            (0.020, self._deactivate_copy),
             (0.010, self._restart_scaler),
             (0.010, self._restart_kueue),
             (0.010, self._kill_leader),
-            (0.010, self._work_or_rest),
+            (0.030, self._work_or_rest),
         ):
             if dice.random() < chance:
                 act(dice.choice([*self.quotas]))
@@ -290,10 +291,11 @@ class MultiKueueStory:
     async def _wind_up(self) -> None:
         """Raises: MultiKueueLawError where a gang starves."""
         self._news = self.second
-        while left := [each for each in self.gangs if not each.has_started and each.gpus <= max(self.quotas.values())]:
+        while left := [each for each in self.gangs if not each.is_done and each.gpus <= max(self.quotas.values())]:
             await self._seconds(1)
             if self.second - self._news > _PATIENCE.total_seconds() or self.second > _LATEST:
-                raise MultiKueueLawError(f"{left[0].name} never starts: {self._why(left[0].name)}")
+                ends = "never ends" if left[0].has_started else "never starts"
+                raise MultiKueueLawError(f"{left[0].name} {ends}: {self._why(left[0].name)}")
 
     def _why(self, gang: str) -> str:
         plan = self.hub.reports[-1].plan if self.hub.reports else None
