@@ -16,7 +16,7 @@ from scaler.idleness.durations import parse_duration
 from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Unit
 from scaler.idleness.policy import Policy, Trust
 from scaler.simulation.published_rules import RULES
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig, replay
 
 BEGIN_S = 1_700_000_400

@@ -17,8 +17,8 @@ from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.verdict import Unknown, judged_length
 from scaler.idleness.window import as_stored
 from scaler.simulation.outcome import CaseOutcome, SimulatedSuspension
-from scaler.simulation.recorded import PodFacts, workloads_of
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recorded import PodFacts, workloads_of
+from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig, replay
 
 BEGIN_S = 1_700_000_400.0

@@ -66,14 +66,17 @@ def _prometheus(settings: PrometheusSettings, url: str, metrics: Metrics) -> Met
             "prometheus.thanos is set without prometheus.matchers: where it holds several clusters, pods of the same "
             "namespace and name are judged as one; name this cluster's label, such as matchers: {cluster: prod-1}"
         )
+    return PrometheusSource(prometheus_config(settings, url), observe=observe)
+
+
+def prometheus_config(settings: PrometheusSettings, url: str) -> PrometheusConfig:
     basic = settings.basic
-    config = settings.into(
+    return settings.into(
         PrometheusConfig,
         url=url,
         username=basic.username if basic else None,
         password_file=basic.password_file if basic else None,
     )
-    return PrometheusSource(config, observe=observe)
 
 
 def _dcgm(settings: Settings, metrics: Metrics) -> MetricsSource:

@@ -18,8 +18,8 @@ from scaler.simulation.case_replay import CaseReplay, simulated
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome, SimulatedSuspension
 from scaler.simulation.published_rules import PublishedRule, RuleReplay
-from scaler.simulation.recorded import RecordedWorkload, workloads_of
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recorded import RecordedWorkload, workloads_of
+from scaler.simulation.recordings.recording import Recording
 
 _LONGEST_STEP_S = 3600.0
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy
-from scaler.simulation.answer import outcome_json, policy_json, span_json, totals_json
 from scaler.simulation.cases import window_case, with_window
 from scaler.simulation.outcome import CaseOutcome, Totals
 from scaler.simulation.published_rules import RULES
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig, ReplayResult, replay
+from scaler.simulation.report.answer import outcome_json, policy_json, span_json, totals_json
 
 Json = dict[str, Any]
 

@@ -22,7 +22,7 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.hours import parse_day_times, parse_hours
 from scaler.idleness.policy import GpuRule, Policy, Reclaim
 from scaler.reporting.usage.prices import Prices
-from scaler.simulation.recorded import PodFacts
+from scaler.simulation.recordings.recorded import PodFacts
 from scaler.simulation.replay import PolicyCase, replay
 
 THIRTY = Policy(idle_after=timedelta(minutes=30), warm_up=timedelta(minutes=10))

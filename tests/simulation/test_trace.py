@@ -10,8 +10,8 @@ from app.cli.command import command
 from simulation_builders import UTIL
 
 from scaler.errors import ConfigurationError
-from scaler.simulation.recording import Recording
-from scaler.simulation.trace import read_trace
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.recordings.trace import read_trace
 
 COLUMNS = ("time", "namespace", "pod", "gpu", "signal", "value")
 BEGIN = 1_700_000_400
@@ -137,7 +137,7 @@ def test_the_collection_interval_is_measured_where_the_settings_do_not_say_it(tm
 def test_what_the_settings_do_not_have_is_left_out_and_told(tmp_path):
     rows = [*lines("a"), (BEGIN, "team", "a", "GPU-a", "power", 300)]
     answer = simulated(tmp_path, written(tmp_path, text_of(rows)), "--idle-after", "30m")
-    assert "1 line of signal 'power', which the settings do not have, left out" in answer["notes"]
+    assert "1 samples of signal 'power', which the settings do not have, left out" in answer["notes"]
 
 
 @pytest.mark.parametrize(

@@ -400,10 +400,17 @@ def policy_test(
 @app.command()
 def simulate(
     trace: Annotated[
-        Path,
+        Path | None,
         _option("--trace", about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md."),
-    ],
+    ] = None,
+    since: Annotated[
+        str, _option("--since", about="Samples of Prometheus or Thanos, so far back, such as 30d; instead of --trace.")
+    ] = "",
     config: Config = None,
+    prometheus_url: PrometheusUrl = None,
+    cache: Annotated[
+        Path | None, _option("--cache", about="Where samples of --since are kept. Default: in your cache folder.")
+    ] = None,
     idle_after: Annotated[
         str, _option("--idle-after", about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.")
     ] = "",
@@ -428,13 +435,16 @@ def simulate(
     """Show what policies would have done with the samples of the past.
 
     Replays them through the same decisions as in production, and tells what would have been freed, and how soon owners
-    would have come back. Reads files, and changes nothing.
+    would have come back. Changes nothing.
     """
     from scaler.app.cli.simulate import SimulateFlags, run_simulate
 
     flags = SimulateFlags(
         trace=trace,
         config=config,
+        since=since,
+        prometheus_url=prometheus_url,
+        cache=cache,
         idle_after=idle_after,
         warm_up=warm_up,
         active_above=active_above,
