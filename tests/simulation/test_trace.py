@@ -119,7 +119,7 @@ def test_policies_from_a_file_are_for_those_that_would_follow_them(tmp_path):
     text = text_of([*lines("a", more=("Job/train",)), *lines("b", more=("",))], (*COLUMNS, "owner"))
     answer = simulated(tmp_path, written(tmp_path, text), "-f", str(tmp_path / "policy.yaml"))
     [policy] = answer["policies"]
-    assert (policy["name"], policy["suspensions"]) == ("policy.yaml", 1)
+    assert (policy["name"], policy["suspensions"]) == (str(tmp_path / "policy.yaml"), 1)
     assert policy["freedGpuHours"] == pytest.approx(39.5 / 60, abs=1e-4)
 
 

@@ -172,7 +172,7 @@ def _files(files: Sequence[Path], bounds: PolicyBounds, recording: Recording) ->
         policies = [*policies_in(file)]
         if not policies:
             raise ConfigurationError(f"{file}: there is no IdlePolicy or ClusterIdlePolicy in it")
-        yield file_case(file.name, policies, bounds, datetime.fromtimestamp(floor(recording.begin_s), UTC))
+        yield file_case(str(file), policies, bounds, datetime.fromtimestamp(floor(recording.begin_s), UTC))
 
 
 # ---- what is printed

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +38,16 @@ class RecordedSamples(NamedTuple):
 
 
 class _Run:
-    def __init__(self, samples: NDArray[np.void], positions: Sequence[int] | None) -> None:
-        self.samples = samples
-        self.times = samples["at_s"]
+    def __init__(self, path: Path, positions: Sequence[int] | NDArray[np.int64] | None) -> None:
+        self._path = path
+        self.samples = np.memmap(path, SAMPLE, mode="r")
+        self.times = self.samples["at_s"]
         self._positions = None if positions is None else np.array(positions, np.int64)
         """Of its series in the recording, -1 of those that do not belong there; None where it has those."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the file."""
+        return _Run, (self._path, self._positions)
 
     def part(self, begin: int, end: int) -> NDArray[np.void]:
         found = np.array(self.samples[begin:end])
@@ -97,7 +102,7 @@ class Recording:
 
     def include(self, path: Path, positions: Sequence[int] | None = None) -> None:
         """Take in a file with samples. `positions`: those here of the series that it numbers, -1 to leave one out."""
-        run = _Run(np.memmap(path, SAMPLE, mode="r"), positions)
+        run = _Run(path, positions)
         self._runs.append(run)
         self._spread()
         found = run.part(0, len(run.samples))
