@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from scaler.idleness.durations import parse_duration
+from scaler.idleness.durations import format_duration, parse_duration
 from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Unit
 from scaler.idleness.policy import Policy, Trust
+from scaler.simulation.processes import replay_in_parallel
 from scaler.simulation.published_rules import RULES
-from scaler.simulation.recording import Recording
-from scaler.simulation.replay import PolicyCase, ReplayConfig, replay
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.replay import PolicyCase, ReplayConfig, resolved
+from scaler.simulation.study import CURVE
 
 BEGIN_S = 1_700_000_400
 HOURS = 24
@@ -66,11 +68,12 @@ def main() -> None:
     flags.add_argument("--gpus", type=int, default=1000)
     flags.add_argument("--days", type=int, default=30)
     flags.add_argument("--idle-after", default="30m,60m")
-    flags.add_argument("--rules", action="store_true")
+    flags.add_argument("--curve", action="store_true", help="published rules and the curve of windows as well")
     given = flags.parse_args()
+    windows = dict.fromkeys((*map(parse_duration, given.idle_after.split(",")), *(CURVE if given.curve else ())))
     cases = [
-        PolicyCase(name=text, policy_of=lambda _, text=text: Policy(idle_after=parse_duration(text)))
-        for text in given.idle_after.split(",")
+        PolicyCase(name=format_duration(each), policy_of=lambda _, each=each: Policy(idle_after=each))
+        for each in windows
     ]
     with tempfile.TemporaryDirectory() as folder:
         recording = Recording(folder=Path(folder))
@@ -81,7 +84,8 @@ def main() -> None:
         config = ReplayConfig(
             signals=DEFAULT_SIGNALS, trust=Trust(), tick=timedelta(seconds=15), rule_signal="gpu_util"
         )
-        found = replay(recording, cases, config, rules=RULES if given.rules else ())
+        concrete = resolved(recording, cases, config)
+        found = replay_in_parallel(recording, concrete, config, rules=RULES if given.curve else ())
         print(f"replayed in {time.perf_counter() - recorded:.0f} s")
     for case in (*found.cases, *found.rules):
         totals = case.total(found.workloads)
@@ -89,7 +93,9 @@ def main() -> None:
             f"{case.name}: freed {totals.freed_ratio:.1%}, {totals.suspensions:,} suspensions, "
             f"unknown {totals.unknown:.0f} h"
         )
-    print(f"most memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
+    for who, name in ((resource.RUSAGE_SELF, "this process"), (resource.RUSAGE_CHILDREN, "its child")):
+        used = resource.getrusage(who)
+        print(f"{name}: {used.ru_maxrss / 1024:.0f} MiB, {used.ru_utime + used.ru_stime:.0f} s of a processor")
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.verdict import Unknown, judged_length
 from scaler.idleness.window import as_stored
 from scaler.simulation.outcome import CaseOutcome, SimulatedSuspension
-from scaler.simulation.recorded import PodFacts, workloads_of
-from scaler.simulation.recording import Recording
-from scaler.simulation.replay import PolicyCase, ReplayConfig, replay
+from scaler.simulation.recordings.recorded import PodFacts, workloads_of
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.replay import PolicyCase, ReplayConfig, replay, resolved
 
 BEGIN_S = 1_700_000_400.0
 """A multiple of ten minutes."""
@@ -73,7 +73,12 @@ def outcome(recording: Recording, policy: Policy, **more) -> tuple[CaseOutcome, 
     """What came of the policy, and its suspensions in the order of time."""
     seen: list[SimulatedSuspension] = []
     case = PolicyCase(name="case", policy_of=lambda _: policy)
-    found = replay(recording, [case], config(**more), observe=lambda _, each: seen.append(each))
+    found = replay(
+        recording,
+        resolved(recording, [case], config(**more)),
+        config(**more),
+        observe=lambda _, each: seen.append(each),
+    )
     return found.cases[0], sorted(seen, key=lambda each: (each.at_s, str(each.workload)))
 
 

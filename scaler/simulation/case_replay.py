@@ -37,7 +37,7 @@ from scaler.idleness.verdict import Unknown, judged_length
 from scaler.idleness.window import Window
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome
-from scaler.simulation.recorded import RecordedPod, RecordedWorkload
+from scaler.simulation.recordings.recorded import RecordedPod, RecordedWorkload
 from scaler.simulation.suspended import SuspendedWorkloads
 
 _FREES = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.PRIORITY_LOWERED})

@@ -13,7 +13,7 @@ from scaler.decision.trigger_metadata import by_source, parse_metadata, resolve_
 from scaler.errors import ConfigurationError, MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Overrides, Policy, resolve
-from scaler.simulation.recorded import RecordedWorkload
+from scaler.simulation.recordings.recorded import RecordedWorkload
 from scaler.simulation.replay import PolicyCase
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"

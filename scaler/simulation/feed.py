@@ -16,8 +16,8 @@ from scaler.idleness.gpu import Signal, Unit
 from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Trust
 from scaler.idleness.window import JITTER, STEPS, as_stored
-from scaler.simulation.recorded import SeriesSpan
-from scaler.simulation.recording import RecordedSamples
+from scaler.simulation.recordings.recorded import SeriesSpan
+from scaler.simulation.recordings.recording import RecordedSamples
 
 _FORGET_EVERY_S = 3600.0
 

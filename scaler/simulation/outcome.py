@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TypeVar
 
 from scaler.reporting.usage.prices import Prices
-from scaler.simulation.recorded import RecordedWorkload
+from scaler.simulation.recordings.recorded import RecordedWorkload
 
 SOON, WITHIN_AN_HOUR = timedelta(minutes=15), timedelta(hours=1)
 """Returns so early are told of."""

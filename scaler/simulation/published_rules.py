@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scaler.idleness.window import EMPTY
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome
-from scaler.simulation.recorded import RecordedWorkload
+from scaler.simulation.recordings.recorded import RecordedWorkload
 from scaler.simulation.suspended import SuspendedWorkloads
 
 Peaks = NDArray[np.float32]

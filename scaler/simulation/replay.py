@@ -4,9 +4,10 @@ Ticks fall on multiples of the evaluation's interval, as in production. Where no
 that time are fed together.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from math import ceil, inf
 from typing import Protocol
 
@@ -18,8 +19,8 @@ from scaler.simulation.case_replay import CaseReplay, simulated
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome, SimulatedSuspension
 from scaler.simulation.published_rules import PublishedRule, RuleReplay
-from scaler.simulation.recorded import RecordedWorkload, workloads_of
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recorded import RecordedWorkload, workloads_of
+from scaler.simulation.recordings.recording import Recording
 
 _LONGEST_STEP_S = 3600.0
 
@@ -30,7 +31,7 @@ class ReplayConfig:
     trust: Trust
     tick: timedelta
     """The time between two evaluations."""
-    prices: Prices = field(default_factory=Prices)
+    prices: Prices = field(default_factory=lambda: Prices(by_model={}))
     rule_signal: str = ""
     """The signal that published rules are about; empty: none are compared."""
     rule_floor: float = 0.01
@@ -64,9 +65,25 @@ class ReplayResult:
     rules: Sequence[CaseOutcome]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedCase:
+    """A case with the policy of every workload; None of those that it is not about."""
+
+    name: str
+    policies: Sequence[Policy | None]
+
+
+def resolved(recording: Recording, cases: Sequence[PolicyCase], config: ReplayConfig) -> list[ResolvedCase]:
+    workloads = _workloads(recording, config)
+    return [
+        ResolvedCase(name=each.name, policies=[_simulated(each.policy_of(workload)) for workload in workloads])
+        for each in cases
+    ]
+
+
 def replay(
     recording: Recording,
-    cases: Sequence[PolicyCase],
+    cases: Sequence[ResolvedCase],
     config: ReplayConfig,
     *,
     rules: Sequence[PublishedRule] = (),
@@ -74,15 +91,14 @@ def replay(
     observe: Callable[[str, SimulatedSuspension], None] = lambda *_: None,
 ) -> ReplayResult:
     """What came of each case. `progress` is told the share that is done, `observe` of each suspension of a case."""
-    series, trust = recording.series, config.trust
-    workloads = workloads_of(series, recording.facts, margin_s=trust.max_age.total_seconds())
-    policies = {each.name: [_simulated(each.policy_of(workload)) for workload in workloads] for each in cases}
-    feed = _feed(recording, policies, config, rules)
-    outcomes = [CaseOutcome(name=each.name, prices=config.prices, observe=_named(observe, each.name)) for each in cases]
-    compared = [CaseOutcome(name=each.name, prices=config.prices) for each in rules]
+    workloads, prices = _workloads(recording, config), config.prices
+    feed = _feed(recording, cases, config, rules)
+    outcomes = [CaseOutcome(name=each.name, prices=prices, observe=partial(observe, each.name)) for each in cases]
+    compared = [CaseOutcome(name=each.name, prices=prices) for each in rules]
     tick_s = config.tick.total_seconds()
     running: list[_Case] = [
-        CaseReplay(workloads, policies[each.name], feed, each, trust=trust, tick_s=tick_s) for each in outcomes
+        CaseReplay(workloads, case.policies, feed, outcome, trust=config.trust, tick_s=tick_s)
+        for case, outcome in zip(cases, outcomes, strict=True)
     ]
     for rule, outcome in zip(rules, compared, strict=True):
         running.append(_rule_replay(rule, workloads, feed, outcome, config))
@@ -97,21 +113,21 @@ def replay(
     return ReplayResult(workloads=workloads, cases=outcomes, rules=compared)
 
 
+def _workloads(recording: Recording, config: ReplayConfig) -> list[RecordedWorkload]:
+    return workloads_of(recording.series, recording.facts, margin_s=config.trust.max_age.total_seconds())
+
+
 def _simulated(policy: Policy | None) -> Policy | None:
     return None if policy is None else simulated(policy)
 
 
-def _named(observe: Callable[[str, SimulatedSuspension], None], name: str) -> Callable[[SimulatedSuspension], None]:
-    return lambda suspension: observe(name, suspension)
-
-
 def _feed(
     recording: Recording,
-    policies: Mapping[str, Sequence[Policy | None]],
+    cases: Sequence[ResolvedCase],
     config: ReplayConfig,
     rules: Sequence[PublishedRule],
 ) -> SampleFeed:
-    known = {policy for each in policies.values() for policy in each if policy is not None}
+    known = {policy for each in cases for policy in each.policies if policy is not None}
     lengths = [judged_length(policy=each, trust=config.trust) for each in known] + [each.length for each in rules]
     return SampleFeed(
         recording.steps(),

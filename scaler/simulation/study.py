@@ -12,12 +12,13 @@ from typing import Any
 
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy
-from scaler.simulation.answer import outcome_json, policy_json, span_json, totals_json
 from scaler.simulation.cases import window_case, with_window
 from scaler.simulation.outcome import CaseOutcome, Totals
+from scaler.simulation.processes import replay_in_parallel
 from scaler.simulation.published_rules import RULES
-from scaler.simulation.recording import Recording
-from scaler.simulation.replay import PolicyCase, ReplayConfig, ReplayResult, replay
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.replay import PolicyCase, ReplayConfig, ReplayResult, resolved
+from scaler.simulation.report.answer import outcome_json, policy_json, span_json, totals_json
 
 Json = dict[str, Any]
 
@@ -51,7 +52,8 @@ def study(recording: Recording, config: StudyConfig, *, progress: Callable[[floa
     policies = [*dict.fromkeys((*asked.values(), *curve, *((config.today,) if config.curve else ())))]
     cases = [replace(window_case(each), name=_name(each)) for each in policies] + [*config.files]
     rules = RULES if config.has_rules and config.replay.rule_signal else ()
-    found = replay(recording, cases, config.replay, rules=rules, progress=progress)
+    concrete = resolved(recording, cases, config.replay)
+    found = replay_in_parallel(recording, concrete, config.replay, rules=rules, progress=progress)
     by_name = {each.name: each for each in found.cases}
     ours = [
         {**outcome_json(by_name[_name(policy)], found.workloads, policy), "name": written, "idleAfter": written}

@@ -13,7 +13,7 @@ import numpy as np
 
 from scaler.simulation.feed import FedSamples
 from scaler.simulation.outcome import CaseOutcome, SimulatedSuspension
-from scaler.simulation.recorded import RecordedWorkload
+from scaler.simulation.recordings.recorded import RecordedWorkload
 
 
 class SuspendedWorkloads:

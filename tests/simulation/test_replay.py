@@ -22,8 +22,10 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.hours import parse_day_times, parse_hours
 from scaler.idleness.policy import GpuRule, Policy, Reclaim
 from scaler.reporting.usage.prices import Prices
-from scaler.simulation.recorded import PodFacts
-from scaler.simulation.replay import PolicyCase, replay
+from scaler.simulation.processes import replay_in_parallel
+from scaler.simulation.published_rules import RULES
+from scaler.simulation.recordings.recorded import PodFacts
+from scaler.simulation.replay import PolicyCase, replay, resolved
 
 THIRTY = Policy(idle_after=timedelta(minutes=30), warm_up=timedelta(minutes=10))
 MINUTE = 60.0
@@ -117,15 +119,29 @@ def test_policies_are_replayed_side_by_side(tmp_path):
         )
         for minutes in (10, 30, 60)
     ]
-    found = replay(recording, cases, config())
+    found = replay(recording, resolved(recording, cases, config()), config())
     freed = [each.total(found.workloads).freed_gpu_hours * 60 for each in found.cases]
     assert freed == pytest.approx([109.5, 89.5, 59.5])
+
+
+def test_two_processes_say_the_same_as_one(tmp_path):
+    series = [Sampled(pod=name, samples=spans((60, 0.5), (120, 0.0), (5, 0.9), (90, 0.0))) for name in "ab"]
+    recording = recorded(tmp_path, series)
+    policies = [Policy(idle_after=timedelta(minutes=minutes)) for minutes in (10, 20, 30, 45, 60)]
+    named = [PolicyCase(name=str(each.idle_after), policy_of=lambda _, each=each: each) for each in policies]
+    by = config(rule_signal="gpu_util")
+    cases = resolved(recording, named, by)
+    one = replay(recording, cases, by, rules=RULES)
+    two = replay_in_parallel(recording, cases, by, rules=RULES, fewest_samples=0)
+    assert [(each.name, each.by_workload) for each in (*two.cases, *two.rules)] == [
+        (each.name, each.by_workload) for each in (*one.cases, *one.rules)
+    ]
 
 
 def test_what_a_policy_is_not_about_is_left_alone(tmp_path):
     recording = recorded(tmp_path, [Sampled(pod=name, samples=spans((120, 0.0))) for name in "ab"])
     case = PolicyCase(name="b", policy_of=lambda workload: THIRTY if workload.name == "b" else None)
-    found = replay(recording, [case], config())
+    found = replay(recording, resolved(recording, [case], config()), config())
     totals = found.cases[0].total(found.workloads)
     assert (totals.suspensions, round(totals.gpu_hours, 2)) == (1, 3.98)
 

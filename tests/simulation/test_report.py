@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from browser import Browser, require_chromium
 
-from scaler.simulation.drawing import HEIGHT, LEFT, WIDTH, plot_of
-from scaler.simulation.report import html_of, write_csv
+from scaler.simulation.report.drawing import HEIGHT, LEFT, WIDTH, plot_of
+from scaler.simulation.report.files import html_of, write_csv
 
 NUMBERS = ("returnsWithin15m", "returnsWithin60m", "interruptedGpuHours", "unknownGpuHours")
 

@@ -10,8 +10,8 @@ from app.cli.command import command
 from simulation_builders import UTIL
 
 from scaler.errors import ConfigurationError
-from scaler.simulation.recording import Recording
-from scaler.simulation.trace import read_trace
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.recordings.trace import read_trace
 
 COLUMNS = ("time", "namespace", "pod", "gpu", "signal", "value")
 BEGIN = 1_700_000_400
@@ -125,7 +125,7 @@ def test_policies_from_a_file_are_for_those_that_would_follow_them(tmp_path):
     text = text_of([*lines("a", more=("Job/train",)), *lines("b", more=("",))], (*COLUMNS, "owner"))
     answer = simulated(tmp_path, written(tmp_path, text), "-f", str(tmp_path / "policy.yaml"))
     [policy] = answer["policies"]
-    assert (policy["name"], policy["suspensions"]) == ("policy.yaml", 1)
+    assert (policy["name"], policy["suspensions"]) == (str(tmp_path / "policy.yaml"), 1)
     assert policy["freedGpuHours"] == pytest.approx(39.5 / 60, abs=1e-4)
 
 
@@ -143,7 +143,7 @@ def test_the_collection_interval_is_measured_where_the_settings_do_not_say_it(tm
 def test_what_the_settings_do_not_have_is_left_out_and_told(tmp_path):
     rows = [*lines("a"), (BEGIN, "team", "a", "GPU-a", "power", 300)]
     answer = simulated(tmp_path, written(tmp_path, text_of(rows)), "--idle-after", "30m")
-    assert "1 line of signal 'power', which the settings do not have, left out" in answer["notes"]
+    assert "1 samples of signal 'power', which the settings do not have, left out" in answer["notes"]
 
 
 @pytest.mark.parametrize(

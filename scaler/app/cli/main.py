@@ -437,7 +437,14 @@ def simulate(
         Path | None,
         _option("--trace", about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md."),
     ] = None,
+    since: Annotated[
+        str, _option("--since", about="Samples of Prometheus or Thanos, so far back, such as 30d; instead of --trace.")
+    ] = "",
     config: Config = None,
+    prometheus_url: PrometheusUrl = None,
+    cache: Annotated[
+        Path | None, _option("--cache", about="Where samples of --since are kept. Default: in your cache folder.")
+    ] = None,
     idle_after: Annotated[
         str, _option("--idle-after", about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.")
     ] = "",
@@ -480,34 +487,18 @@ def simulate(
 ) -> None:
     """Show what policies would have done with the samples of the past, or have given its Workloads.
 
-    With --trace: replays samples through the same decisions as in production, and tells what would have been freed,
-    and how soon owners would have come back. With --workloads: how long gangs would have waited, and how well GPUs
-    would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans.
-    Reads files, and changes nothing.
+    With --trace or --since: replays samples through the same decisions as in production, and tells what would have been
+    freed, and how soon owners would have come back. With --workloads: how long gangs would have waited, and how well
+    GPUs would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans.
+    Changes nothing.
     """
     from scaler.app.cli.gangs import run_gangs
     from scaler.app.cli.simulate import SimulateFlags, run_simulate
     from scaler.app.settings.load import load
 
-    if (trace is None) == (workloads is None):
-        raise ConfigurationError("simulate needs either --trace with samples, or --workloads with Workloads")
-    if trace is not None:
-        flags = SimulateFlags(
-            trace=trace,
-            config=config,
-            idle_after=idle_after,
-            warm_up=warm_up,
-            active_above=active_above,
-            files=file or [],
-            accept_regret=accept_regret,
-            has_curve=curve,
-            floors=floors,
-            html=html,
-            csv=csv,
-            as_json=as_json,
-        )
-        sys.exit(run_simulate(flags))
     if workloads is not None:
+        if trace is not None or since:
+            raise ConfigurationError("--workloads is instead of --trace and --since; name one of them")
         sys.exit(
             run_gangs(
                 workloads,
@@ -520,6 +511,24 @@ def simulate(
                 is_json=as_json,
             )
         )
+    flags = SimulateFlags(
+        trace=trace,
+        config=config,
+        since=since,
+        prometheus_url=prometheus_url,
+        cache=cache,
+        idle_after=idle_after,
+        warm_up=warm_up,
+        active_above=active_above,
+        files=file or [],
+        accept_regret=accept_regret,
+        has_curve=curve,
+        floors=floors,
+        html=html,
+        csv=csv,
+        as_json=as_json,
+    )
+    sys.exit(run_simulate(flags))
 
 
 @app.command()

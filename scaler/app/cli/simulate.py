@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from math import floor
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from scaler.app.cli.layout import count, table_or_list, terminal
 from scaler.app.cli.policy import policies_in
+from scaler.app.recordings import record_past, record_trace
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.decision.trigger_metadata import parse_metadata
@@ -26,19 +27,21 @@ from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Overrides, Trust
 from scaler.simulation.cases import PolicyBounds, file_case, policy_of_settings
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig
-from scaler.simulation.report import html_of, write_csv
+from scaler.simulation.report.files import html_of, write_csv
 from scaler.simulation.study import CURVE, StudyConfig, study
-from scaler.simulation.trace import read_trace
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateFlags:
-    trace: Path
+    trace: Path | None
     config: Path | None
+    since: str = ""
+    prometheus_url: str | None = None
+    cache: Path | None = None
     idle_after: str = ""
     warm_up: str = ""
     active_above: str = ""
@@ -53,16 +56,18 @@ class SimulateFlags:
 
 def run_simulate(flags: SimulateFlags) -> int:
     """Raises: ScalerError."""
-    settings = load(flags.config, environ=os.environ, flags={})
+    if (flags.trace is None) is not bool(flags.since):
+        raise ConfigurationError("write either --trace FILE or --since 30d: where are the samples from?")
+    settings = load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url})
     signals = [each.into(Signal) for each in settings.signals]
     with tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-") as folder:
         recording, notes = Recording(folder=Path(folder)), list[str]()
-        with _progress(f"read {flags.trace.name}") as progress:
-            reading = read_trace(flags.trace, recording, signals, progress=progress)
-        notes += [
-            f"{count(n, 'line')} of signal {name!r}, which the settings do not have, left out"
-            for name, n in reading.ignored.items()
-        ]
+        if flags.trace is not None:
+            with _progress(f"read {flags.trace.name}") as progress:
+                notes += record_trace(flags.trace, recording, signals, progress=progress)
+        else:
+            with _progress(f"read {settings.prometheus.url}") as progress:
+                notes += record_past(flags.since, settings, recording, signals, cache=flags.cache, progress=progress)
         config = _config(flags, settings, signals, recording, notes)
         with _progress("replay") as progress:
             answer = study(recording, config, progress=progress)
@@ -163,13 +168,11 @@ def _share(flag: str, text: str) -> float:
 
 
 def _files(files: Sequence[Path], bounds: PolicyBounds, recording: Recording) -> Iterator[PolicyCase]:
-    from datetime import UTC, datetime
-
     for file in files:
         policies = [*policies_in(file)]
         if not policies:
             raise ConfigurationError(f"{file}: there is no IdlePolicy or ClusterIdlePolicy in it")
-        yield file_case(file.name, policies, bounds, datetime.fromtimestamp(floor(recording.begin_s), UTC))
+        yield file_case(str(file), policies, bounds, datetime.fromtimestamp(floor(recording.begin_s), UTC))
 
 
 # ---- what is printed

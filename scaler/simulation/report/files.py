@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from scaler import __version__
-from scaler.simulation import drawing
+from scaler.simulation.report import drawing
 
 Json = Mapping[str, Any]
 

@@ -44,8 +44,6 @@ class PodFacts:
     team: str = ""
     gpus: int = 0
     """How many its containers request; 0 where that is not known."""
-    running_since_s: float | None = None
-    """When its containers started, if that is known and before its first sample."""
 
 
 NO_FACTS = PodFacts()
@@ -135,11 +133,10 @@ def workloads_of(
 
 def _pod(series: Sequence[SeriesSpan], devices: Mapping[GpuId, Sequence[int]], known: PodFacts) -> RecordedPod:
     found = [series[n] for positions in devices.values() for n in positions]
-    start_s = min(each.first_s for each in found)
     return RecordedPod(
         namespace=found[0].gpu.namespace,
         name=found[0].gpu.pod,
-        start_s=start_s if known.running_since_s is None else min(start_s, known.running_since_s),
+        start_s=min(each.first_s for each in found),
         end_s=max(each.last_s for each in found),
         gpus=known.gpus or _most_at_once(found),
         model=next((each.gpu.model for each in found if each.gpu.model), ""),

@@ -7,7 +7,7 @@ from typing import Any
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy
 from scaler.simulation.outcome import CaseOutcome, Totals
-from scaler.simulation.recorded import RecordedWorkload
+from scaler.simulation.recordings.recorded import RecordedWorkload
 
 Json = dict[str, Any]
 

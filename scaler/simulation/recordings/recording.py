@@ -13,14 +13,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scaler.idleness.gpu import GpuSeries, Signal, utilisation_ratios
 from scaler.idleness.history import PodKey
-from scaler.simulation.recorded import PodFacts, SeriesSpan
+from scaler.simulation.recordings.recorded import PodFacts, SeriesSpan
 
 SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.uint32)])
 RUN_SAMPLES = 2_000_000
@@ -38,17 +38,24 @@ class RecordedSamples(NamedTuple):
 
 
 class _Run:
-    def __init__(self, samples: NDArray[np.void], positions: NDArray[np.uint32] | None) -> None:
-        self.samples = samples
-        self.times = samples["at_s"]
-        self._positions = positions
-        """Of its series in the recording; None where it has those."""
+    def __init__(self, path: Path, positions: Sequence[int] | NDArray[np.int64] | None) -> None:
+        self._path = path
+        self.samples = np.memmap(path, SAMPLE, mode="r")
+        self.times = self.samples["at_s"]
+        self._positions = None if positions is None else np.array(positions, np.int64)
+        """Of its series in the recording, -1 of those that do not belong there; None where it has those."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process opens the file."""
+        return _Run, (self._path, self._positions)
 
     def part(self, begin: int, end: int) -> NDArray[np.void]:
         found = np.array(self.samples[begin:end])
-        if self._positions is not None:
-            found["series"] = self._positions[found["series"]]
-        return found
+        if self._positions is None:
+            return found
+        positions = self._positions[found["series"]]
+        found["series"] = np.maximum(positions, 0)
+        return found if (positions >= 0).all() else found[positions >= 0]
 
 
 @dataclass(kw_only=True)
@@ -94,12 +101,12 @@ class Recording:
             self.include(path)
 
     def include(self, path: Path, positions: Sequence[int] | None = None) -> None:
-        """Take in a file; `positions` are those here of the series that it numbers."""
-        run = _Run(np.memmap(path, SAMPLE, mode="r"), None if positions is None else np.array(positions, np.uint32))
+        """Take in a file with samples. `positions`: those here of the series that it numbers, -1 to leave one out."""
+        run = _Run(path, positions)
         self._runs.append(run)
-        self.samples += len(run.samples)
         self._spread()
         found = run.part(0, len(run.samples))
+        self.samples += len(found)
         np.minimum.at(self._firsts, found["series"], found["at_s"])
         np.maximum.at(self._lasts, found["series"], found["at_s"])
 

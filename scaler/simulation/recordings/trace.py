@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from scaler.errors import ConfigurationError
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal
-from scaler.simulation.recorded import PodFacts
-from scaler.simulation.recording import Recording
+from scaler.simulation.recordings.recorded import PodFacts
+from scaler.simulation.recordings.recording import Recording
 
 REQUIRED = ("time", "namespace", "pod", "gpu", "signal", "value")
 OPTIONAL = ("owner", "queue", "team", "gpus", "model")

@@ -1,0 +1,116 @@
+"""Where the samples of a simulation come from: a trace file, or the Prometheus that the settings name."""
+
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from scaler.app.metrics_source import prometheus_config
+from scaler.app.settings.model import PrometheusSettings, Settings
+from scaler.errors import ConfigurationError
+from scaler.idleness.durations import format_duration, parse_duration
+from scaler.idleness.gpu import GpuSeries, Signal, identify
+from scaler.idleness.history import PodKey
+from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules, relabel
+from scaler.samples.prometheus import PrometheusSource
+from scaler.simulation.recordings.past_pods import PastPods
+from scaler.simulation.recordings.past_samples import READS_AT_ONCE, SHORTEST_PART, PastPart, PastSamples, include
+from scaler.simulation.recordings.recorded import PodFacts
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.recordings.trace import read_trace
+
+_READ_TIMEOUT = timedelta(minutes=2)
+"""Of one read. Samples of the past come from disks and object stores."""
+
+Progress = Callable[[float], None]
+"""Is told the share that is done."""
+
+
+def record_trace(path: Path, recording: Recording, signals: Sequence[Signal], *, progress: Progress) -> list[str]:
+    """What its reader should know. Raises: ConfigurationError."""
+    ignored = read_trace(path, recording, signals, progress=progress).ignored
+    return [
+        f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
+        for name, lines in ignored.items()
+    ]
+
+
+def record_past(
+    since: str,
+    settings: Settings,
+    recording: Recording,
+    signals: Sequence[Signal],
+    *,
+    cache: Path | None,
+    progress: Progress,
+    now: datetime | None = None,
+) -> list[str]:
+    """The same of Prometheus. What has been read is kept, and not asked for again. Raises: ScalerError."""
+    prometheus, length = settings.prometheus, _length(since)
+    if not prometheus.url:
+        raise ConfigurationError("--since needs prometheus.url (--prometheus-url)")
+    folder = cache or _cache_folder(prometheus)
+    end = (now or datetime.now(UTC)) - settings.evaluation.overlap
+    past = asyncio.run(_fetch(prometheus.url, settings, signals, folder, (end - length, end), progress))
+    recording.facts.update(past.facts)
+    rules = DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel)
+    strangers = include(past.parts, recording, lambda labels: _identified(labels, rules))
+    if not recording.samples:
+        raise ConfigurationError(
+            f"no sample of any signal of a pod in the last {since} ({strangers} series name no pod or no GPU)"
+        )
+    return [f"samples are kept in {folder}; remove it when they are needed no more"]
+
+
+class _Past(NamedTuple):
+    parts: Sequence[PastPart]
+    facts: Mapping[PodKey, PodFacts]
+
+
+async def _fetch(  # noqa: PLR0917
+    url: str,
+    settings: Settings,
+    signals: Sequence[Signal],
+    folder: Path,
+    span: tuple[datetime, datetime],
+    progress: Progress,
+) -> _Past:
+    config = prometheus_config(settings.prometheus, url)
+    config = replace(config, timeout=max(config.timeout, _READ_TIMEOUT), concurrency=READS_AT_ONCE)
+    source = PrometheusSource(config)
+    try:
+        past = PastSamples(source, folder, signals, interval=settings.trust.interval)
+        parts = await past.parts(*span)
+        await past.fetch(parts, progress=progress)
+        pods = PastPods(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=config.matchers)
+        return _Past(parts, await pods.facts(*span))
+    finally:
+        await source.close()
+
+
+def _identified(labels: Mapping[str, str], rules: RelabelRules) -> GpuSeries | None:
+    relabelled = relabel(labels, rules)
+    return None if relabelled is None else identify(relabelled)
+
+
+def _length(text: str) -> timedelta:
+    """Raises: ConfigurationError."""
+    try:
+        found = parse_duration(text)
+    except (ValueError, OverflowError) as error:
+        raise ConfigurationError(f"--since: {error}") from None
+    if found < SHORTEST_PART:
+        raise ConfigurationError(f"--since {text}: write at least '{format_duration(SHORTEST_PART)}'")
+    return found
+
+
+def _cache_folder(prometheus: PrometheusSettings) -> Path:
+    """One for each source, in the user's cache."""
+    said = json.dumps([prometheus.url, prometheus.matchers, prometheus.parameters], sort_keys=True)
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "idle-gpu-scaler" / f"samples-{hashlib.blake2b(said.encode(), digest_size=6).hexdigest()}"

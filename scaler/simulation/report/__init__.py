@@ -1,0 +1,1 @@
+"""What a simulation says: as JSON, CSV, and a page for browsers."""

@@ -1,0 +1,183 @@
+"""`simulate --since` against a real Prometheus with days of history: the same as from a file, and nothing twice."""
+
+import json
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from app.cli.command import command
+from prometheus_server import PrometheusServer, require_prometheus
+from simulation.test_trace import COLUMNS, text_of, written
+
+from scaler.errors import SourceError
+from scaler.idleness.gpu import Signal, Unit
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.prometheus import PrometheusSource
+from scaler.samples.source import ReadError, ReadOutcome
+from scaler.simulation.recordings.past_pods import facts_of
+from scaler.simulation.recordings.past_samples import READS_AT_ONCE, PastSamples, signal_folder
+
+DAYS = 2
+END_S = int(time.time()) // 86_400 * 86_400
+BEGIN_S = END_S - DAYS * 86_400
+UTIL = Signal(name="gpu_util", metrics=("DCGM_FI_DEV_GPU_UTIL",), unit=Unit.PERCENT)
+PODS = ("a", "b", "c")
+
+
+def value(pod, at_s):
+    """Work in the first minutes of every few hours, another rhythm for each pod; one is at work all day."""
+    period = {"a": 7200, "b": 10_800, "c": 1}[pod]
+    return 60 if at_s % period < 1800 else 0
+
+
+def samples():
+    for at_s in range(BEGIN_S, END_S, 60):
+        for pod in PODS:
+            if not (pod == "b" and 30_000 < at_s - BEGIN_S < 31_200):
+                yield at_s, pod, value(pod, at_s)
+
+
+def openmetrics():
+    lines = ["# TYPE DCGM_FI_DEV_GPU_UTIL gauge"]
+    lines += [
+        f'DCGM_FI_DEV_GPU_UTIL{{exported_namespace="team",exported_pod="{pod}",namespace="gpu-operator",pod="dcgm-1",'
+        f'UUID="GPU-{pod}",modelName="H100"}} {found} {at_s}'
+        for at_s, pod, found in sorted(samples(), key=lambda each: each[1])
+    ]
+    lines += ["# TYPE kube_pod_owner gauge"]
+    owners = (("a", "Job", "train-0"), ("b", "Job", "train-0"), ("c", "ReplicaSet", "web-1"))
+    lines += [
+        f'kube_pod_owner{{namespace="team",pod="{pod}",owner_kind="{kind}",owner_name="{name}"}} 1 {at_s}'
+        for pod, kind, name in owners
+        for at_s in range(BEGIN_S, END_S, 240)
+    ]
+    lines += ["# TYPE kube_replicaset_owner gauge"]
+    lines += [
+        'kube_replicaset_owner{namespace="team",replicaset="web-1",owner_kind="Deployment",owner_name="web"} '
+        f"1 {at_s}"
+        for at_s in range(BEGIN_S, END_S, 240)
+    ]
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def prometheus(tmp_path_factory):
+    require_prometheus()
+    folder = tmp_path_factory.mktemp("prometheus")
+    server = PrometheusServer(folder, flags=["--storage.tsdb.retention.time=90d", "--query.max-samples=4000"])
+    server.backfill(openmetrics())
+    with server:
+        yield server
+
+
+def settings(folder):
+    path = folder / "settings.yaml"
+    document = {
+        "signals": [{"name": "gpu_util", "metrics": ["DCGM_FI_DEV_GPU_UTIL"], "unit": "percent"}],
+        "trust": {"collectionInterval": "60s"},
+    }
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.prometheus
+def test_the_answer_is_the_same_as_from_a_file(prometheus, tmp_path):
+    """The server refuses more than 4,000 samples, and a part of a day has 4,320: parts are read in halves."""
+    owner = {"a": "Job/train-0", "b": "Job/train-0", "c": "Deployment/web"}
+    rows = [(at_s, "team", pod, f"GPU-{pod}", "gpu_util", found, owner[pod]) for at_s, pod, found in samples()]
+    path = written(tmp_path, text_of(rows, (*COLUMNS, "owner")))
+    flags = ("--config", settings(tmp_path), "--idle-after", "30m,60m", "--no-curve", "--json")
+    from_file = command("simulate", "--trace", str(path), *flags).json
+    past = ("--prometheus-url", prometheus.url, "--since", f"{DAYS + 1}d", "--cache", str(tmp_path / "cache"))
+    from_source = command("simulate", *past, *flags).json
+    assert from_source["policies"] == from_file["policies"]
+    assert from_source["published"] == from_file["published"]
+    assert {each: from_source["trace"][each] for each in ("begin", "end", "samples", "pods", "workloads")} == {
+        each: from_file["trace"][each] for each in ("begin", "end", "samples", "pods", "workloads")
+    }
+    assert sum(each["suspensions"] for each in from_file["policies"]) > 10
+
+
+class Counting:
+    """A source that counts what it is asked for, and fails after so many reads."""
+
+    def __init__(self, source, fails_after=10**6):
+        self._source, self._fails_after = source, fails_after
+        self.asked: list[tuple[float, float]] = []
+        self.under_way = self.most = 0
+
+    async def read(self, signal, *, start, end):
+        if len(self.asked) >= self._fails_after:
+            raise ReadError(ReadOutcome.UNREACHABLE, "the connection failed")
+        self.asked.append((start.timestamp(), end.timestamp()))
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            return await self._source.read(signal, start=start, end=end)
+        finally:
+            self.under_way -= 1
+
+    async def demand(self, promql, *, at):
+        return await self._source.demand(promql, at=at)
+
+
+@pytest.mark.prometheus
+async def test_what_was_interrupted_is_resumed_without_asking_twice(prometheus, tmp_path):
+    source = PrometheusSource(PrometheusConfig(url=prometheus.url, timeout=timedelta(seconds=30)))
+    begin, end = (datetime.fromtimestamp(each, UTC) for each in (BEGIN_S, END_S))
+    try:
+        asked = []
+        for fails_after in (5, 9, 10**6):
+            counting = Counting(source, fails_after)
+            past = PastSamples(counting, tmp_path, [UTIL], interval=timedelta(seconds=60))
+            (tmp_path / signal_folder(UTIL)).mkdir(exist_ok=True)
+            (tmp_path / signal_folder(UTIL) / "length").write_text("7200", encoding="utf-8")
+            parts, shares = await past.parts(begin, end), []
+            try:
+                await past.fetch(parts, progress=shares.append)
+            except SourceError:
+                assert fails_after < 10**6
+            assert counting.most <= READS_AT_ONCE
+            asked += counting.asked
+    finally:
+        await source.close()
+    assert shares[-1] == 1.0
+    assert sorted(asked) == [(float(at), float(at + 7200)) for at in range(BEGIN_S, END_S, 7200)]
+
+
+def test_owners_are_followed_to_the_top():
+    said = {
+        "pod_owner": [
+            {"namespace": "n", "pod": "web-1-x", "owner_kind": "ReplicaSet", "owner_name": "web-1"},
+            {"namespace": "n", "pod": "train-0-x", "owner_kind": "Job", "owner_name": "train-0"},
+            {"namespace": "n", "pod": "bare", "owner_kind": "<none>", "owner_name": "<none>"},
+        ],
+        "replicaset_owner": [
+            {"namespace": "n", "replicaset": "web-1", "owner_kind": "Deployment", "owner_name": "web"},
+            {"namespace": "other", "replicaset": "web-1", "owner_kind": "Rollout", "owner_name": "web"},
+        ],
+        "job_owner": [{"namespace": "n", "job_name": "train-0", "owner_kind": "JobSet", "owner_name": "train"}],
+        "gpus": [{"namespace": "n", "pod": "train-0-x", "value": "8"}],
+        "queue": [{"namespace": "n", "pod": "bare", "label_kueue_x_k8s_io_queue_name": "research"}],
+    }
+    found = {pod: (facts.owner, facts.gpus, facts.queue) for (_, pod), facts in facts_of(said).items()}
+    assert found == {
+        "web-1-x": ("Deployment/web", 0, ""),
+        "train-0-x": ("JobSet/train", 8, ""),
+        "bare": ("", 0, "research"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((), "write either --trace FILE or --since 30d"),
+        (("--since", "30"), "'30' is not a duration"),
+        (("--since", "1m", "--prometheus-url", "http://localhost:1"), "write at least '10m'"),
+        (("--since", "1d"), "--since needs prometheus.url"),
+    ],
+)
+def test_flags_that_name_no_source_are_refused(tmp_path, flags, words):
+    done = command("simulate", "--cache", str(tmp_path), *flags)
+    assert done.status == 2
+    assert words in done.err
