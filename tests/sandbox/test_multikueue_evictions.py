@@ -282,6 +282,27 @@ async def test_a_cluster_that_joins_gets_copies_of_what_waits() -> None:
     assert clusters.runners("gang") == ["w2"]
 
 
+async def test_a_worker_that_was_lost_takes_the_job_when_it_has_admitted_its_copy_before() -> None:
+    """What was nominated and then lost may admit its copy meanwhile, without a Job: the older admission wins."""
+    clusters = await started({"w1": 4, "w2": 4})
+    clusters.submit("local", at="w1")
+    await clusters.passes(1)
+    clusters.submit("gang")
+    await clusters.passes(1)
+    clusters.nominate("gang", "w1")
+    await clusters.passes(1)
+    clusters.links.lost["w1"] = "connection refused"
+    clusters.delete_job("local", at="w1")
+    await clusters.passes(3)
+    clusters.nominate("gang", "w2")
+    await clusters.passes(3)
+    assert clusters.runners("gang") == ["w2"]
+    del clusters.links.lost["w1"]
+    await clusters.passes(4)
+    assert clusters.runners("gang") == ["w1"]
+    assert clusters.cluster_of("gang") == "w2", "it cannot be changed any more"
+
+
 # ----------------------------------------------------------------------------------------------------------- in general
 
 

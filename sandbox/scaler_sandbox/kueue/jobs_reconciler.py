@@ -60,7 +60,7 @@ def plan_job(
     if workload is None:
         return [] if outcome else _begin(kind, job, priority=priority, managed_by=managed_by)
     if not owner_uid(workload):
-        return [_adopt(kind, job, workload)]
+        return [*_suspend(kind, job), _adopt(kind, job, workload)]
     if outcome or has(workload, "Finished"):
         return _finish(job, workload, outcome, now=now)
     pod_sets = kind.pod_sets(job)
@@ -98,7 +98,7 @@ def _is_requeued(workload: Json) -> bool:
 
 
 def _adopt(kind: JobKind, job: Json, workload: Json) -> Action:
-    """The prebuilt Workload becomes the job's."""
+    """The prebuilt Workload becomes the job's. The job is suspended before, which a webhook does on a real cluster."""
     owned = {"ownerReferences": [_owner(kind, job)], "labels": {JOB_UID: job["metadata"]["uid"]}}
     return Patch(resource=WORKLOAD, observed=workload, body={"metadata": owned})
 
