@@ -3,7 +3,8 @@
 * At most one worker may reclaim for a Workload. One that is not Active for longer than the patience does not count, nor
   until this is taken back from it when it is reached again.
 * What is suspended for a gang of the hub is suspended where the gang is nominated first, and may be reclaimed for.
-* No gang runs on two clusters.
+* No gang runs on two clusters that the hub reaches. What runs on one that it has lost nobody can stop, and Kueue may
+  give it to another one: when it has recorded the wrong cluster, at once.
 * `spec.active` of a remote copy is never written by the program.
 
 That a gang is nominated for one cluster, which suspends for it, and starts on another one that got room meanwhile, is
@@ -24,7 +25,7 @@ from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import CLUSTER_OFFER, MULTIKUEUE_CLUSTER, SCALABLE_WORKLOAD, WORKLOAD
 
 _TAKEN_BACK_WITHIN = timedelta(seconds=15)
-"""When a worker is reached again that had been given up."""
+"""From when a worker is reached again: what it must not have any more is gone."""
 
 
 class MultiKueueLawError(Exception):
@@ -55,6 +56,7 @@ class MultiKueueLaws:
         self._first: defaultdict[str, set[str]] = defaultdict(set)
         """By key of a gang, the clusters that it has ever been nominated for first."""
         self._lost_until: dict[str, datetime] = {}
+        self._cut_until: dict[str, datetime] = {}
         for name, scaler in scalers.items():
             scaler.api.watch = lambda path, body, name=name: self._written(name, path, body)
 
@@ -64,6 +66,8 @@ class MultiKueueLaws:
         if state == self._seen and not self.broken:
             return
         self._seen = state
+        for name in self._clusters.workers:
+            self._is_reached(name)
         for workload in self._clusters.hub.client.all(WORKLOAD):
             nominated = workload["status"].get("nominatedClusterNames") or ()
             self._first[_key(workload)] |= {*nominated[:1]}
@@ -73,7 +77,7 @@ class MultiKueueLaws:
 
     def _look_at(self, workload: Json) -> None:
         job = workload["metadata"]["ownerReferences"][0]["name"]
-        running = [name for name in self._clusters.workers if self._runs(name, job)]
+        running = [name for name in self._clusters.workers if self._runs(name, job) and self._is_reached(name)]
         if len(running) > 1:
             self.broken = f"{job} runs on {' and '.join(running)}"
         holders = [name for name in self._clusters.workers if self._may_reclaim(name, workload)]
@@ -86,6 +90,13 @@ class MultiKueueLaws:
         if found is None or found["spec"].get("suspend"):
             return False
         return any(not each["metadata"].get("deletionTimestamp") for each in member.pods(job))
+
+    def _is_reached(self, cluster: str) -> bool:
+        """Whether the hub reaches it, and has for a moment."""
+        now = self._clusters.now
+        if cluster in self._clusters.links.lost:
+            self._cut_until[cluster] = now + _TAKEN_BACK_WITHIN
+        return now >= self._cut_until.get(cluster, now)
 
     def _may_reclaim(self, cluster: str, workload: Json) -> bool:
         offers = self._clusters.workers[cluster].client.all(CLUSTER_OFFER)
