@@ -3,8 +3,9 @@
 Laws:
 
 * A status is fresh for as long as it says of itself, by this process's clock, from when it was seen to change. One that
-  was there when it was first seen may be of any age: it counts once it has changed. So no other clock is trusted, and
-  nothing old is taken for new after a restart.
+  was there when it was first seen may be of any age: it counts once it has changed. So may one that is seen after a
+  longer silence, when the worker was not reached: it counts once it has changed again. So no other clock is trusted,
+  and nothing old is taken for new after a restart or an interruption.
 * A write is confirmed by its answer. While there is none, what it would have written may hold, and what was there
   before may hold: `may_reclaim` is all of that. After one that may have been done the object has to be read again.
 * An own write may be known before the watch tells of it: of two versions of an object the later generation counts.
@@ -43,6 +44,7 @@ class WorkerOffer:
     read_since: datetime | None = None
     """Since when it is known what is there, or was at times; None where it never was since this process runs."""
     _changed_at: float = field(default=0.0, init=False)
+    """When the status was last seen to appear or change."""
     _in_doubt: OfferEntries | None = field(default=None, init=False)
     """What is being written, or was without an answer."""
     _written: tuple[OfferEntries, int] | None = field(default=None, init=False)
@@ -99,6 +101,7 @@ class WorkerOffer:
             self._note_change(known.status, offer.status)
         else:
             self.received_at = self._written = None
+            self._changed_at = self.clock.monotonic()
         self.offer = offer
 
     def read(self, offer: ClusterOffer | None) -> None:
@@ -123,8 +126,13 @@ class WorkerOffer:
         self._written = written
 
     def _note_change(self, before: ClusterOfferStatus, after: ClusterOfferStatus) -> None:
-        if after.observed_at is not None and after.observed_at != before.observed_at:
-            self._changed_at, self.received_at = self.clock.monotonic(), self.clock.now()
+        """A change counts as of now only where the status before was seen to appear within the life of this one: across
+        a longer silence it may have been written at any time."""
+        if after.observed_at is None or after.observed_at == before.observed_at:
+            return
+        silence = timedelta(seconds=self.clock.monotonic() - self._changed_at)
+        self._changed_at = self.clock.monotonic()
+        self.received_at = self.clock.now() if silence < life_of(after) else None
 
 
 def life_of(status: ClusterOfferStatus) -> timedelta:

@@ -56,6 +56,18 @@ def test_nobodys_clock_is_trusted() -> None:
     assert found.status() is not None
 
 
+def test_a_status_that_is_seen_after_a_silence_may_have_been_written_at_its_begin() -> None:
+    """The worker was not reached for an hour, in which its scaler has answered once more and ended."""
+    clock = VirtualClock()
+    found = heard(offer(observed=0), offer(observed=15), clock=clock)
+    clock.jump(3600)
+    found.heard(offer(observed=30))
+    assert found.status() is None
+    clock.jump(15)
+    found.heard(offer(observed=3630))
+    assert found.status() is not None
+
+
 def test_a_status_that_says_it_holds_for_ever_holds_ten_minutes() -> None:
     clock = VirtualClock()
     found = heard(offer(observed=0), clock=clock)

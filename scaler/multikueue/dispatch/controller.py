@@ -32,7 +32,14 @@ from scaler.kube.objects.multikueue import OfferedWorkload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.reflector import Absent, Disconnected, Reflecting
 from scaler.multikueue.dispatch.moment import WorkerView
-from scaler.multikueue.dispatch.nomination import AddCluster, KeepNomination, KeepReason, MoveReclaim, NominateCluster
+from scaler.multikueue.dispatch.nomination import (
+    AddCluster,
+    KeepNomination,
+    KeepReason,
+    MoveReclaim,
+    NominateCluster,
+    RemoveClusters,
+)
 from scaler.multikueue.dispatch.plan import DispatchPlan, DispatchPlanner, JudgedWorkloads, WorkloadDispatch
 from scaler.multikueue.dispatch.preflight import NOT_TRIED, Preflight, PreflightResult, preflight
 from scaler.multikueue.dispatch.scores import PlacementScores
@@ -234,7 +241,9 @@ class Dispatcher:
 
     def _remember(self, found: WorkloadDispatch, now: datetime) -> None:
         """When it was nominated, until the worker's ClusterOffer says it."""
-        if isinstance(found.step, KeepNomination) or not found.state.is_active:
+        if isinstance(found.step, RemoveClusters):
+            self.planner.memory.removed_at[found.waiting.uid] = now
+        if isinstance(found.step, KeepNomination | RemoveClusters) or not found.state.is_active:
             return
         name = found.step.cluster.name
         if found.times.get(name, now) >= now or isinstance(found.step, AddCluster | MoveReclaim):
@@ -328,5 +337,7 @@ def step_message(found: WorkloadDispatch) -> str:
             return f"nominated {found.step.cluster.name}, too, as {', '.join(found.state.nominated)} did not admit it"
         case MoveReclaim():
             return f"nominated {found.step.cluster.name} in place of {found.step.source}"
+        case RemoveClusters():
+            return f"nominated {', '.join(sorted(found.step.names))} no longer: it never fits there"
         case KeepNomination():
             return found.step.message

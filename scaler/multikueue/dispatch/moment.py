@@ -20,10 +20,16 @@ Who has `reclaim` for a Workload, or may have it:
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from scaler.kube.objects.multikueue import OfferedWorkload, WorkloadOffer
-from scaler.multikueue.dispatch.nomination import KeepNomination, NominationState, NominationStep, nominated_after
+from scaler.multikueue.dispatch.nomination import (
+    KeepNomination,
+    NominationState,
+    NominationStep,
+    RemoveClusters,
+    nominated_after,
+)
 from scaler.multikueue.dispatch.ranking import (
     GIVES_ROOM,
     ClusterAnswer,
@@ -37,6 +43,9 @@ from scaler.multikueue.fit import Fit
 
 _ANSWERS_WITHIN = timedelta(minutes=1)
 """Of being asked; what a worker has not said by then is Unknown."""
+_TURN = 2 * _ANSWERS_WITHIN
+"""For how long a Workload is asked about at least, where they take turns."""
+_LONG_AGO = datetime.fromtimestamp(0, UTC)
 _REMEMBERED = timedelta(minutes=10)
 """How long it is remembered that room was given: longer than any status lives."""
 _SINCE_RESTART = timedelta(minutes=2)
@@ -78,12 +87,26 @@ class DispatchMemory:
     """By uid."""
     nominated_at: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """Of nominations (uid, cluster) that this process has made, or of which the worker's spec cannot say it."""
+    removed_at: dict[str, datetime] = field(default_factory=dict)
+    """By uid, when clusters were removed from its nomination last."""
+    last_asked: dict[str, datetime] = field(default_factory=dict)
+    """By uid, also of those that are not asked about now."""
+    fits_nowhere: set[str] = field(default_factory=set)
+    """Uids of those of which all clusters said so when they were asked last."""
     given: defaultdict[tuple[str, str], list[GivenRoom]] = field(default_factory=lambda: defaultdict(list))
     """By cluster and ClusterQueue."""
+
+    def turn(self, uid: str, now: datetime) -> tuple[bool, datetime]:
+        """Its place among those that take turns: whose turn is not over first, then who was asked longest ago."""
+        since = self.asked_since.get(uid)
+        return since is None or now - since >= _TURN, self.last_asked.get(uid, _LONG_AGO)
 
     def keep(self, waiting: Collection[str], asked: Collection[str], now: datetime) -> None:
         """Forgets what concerns no other than these, and notes since when these are asked about."""
         self.asked_since = {uid: self.asked_since.get(uid, now) for uid in asked}
+        self.last_asked = {uid: at for uid, at in self.last_asked.items() if uid in waiting} | dict.fromkeys(asked, now)
+        self.fits_nowhere.intersection_update(waiting)
+        self.removed_at = {uid: at for uid, at in self.removed_at.items() if uid in waiting}
         self.nominated_at = {key: at for key, at in self.nominated_at.items() if key[0] in waiting}
         for key, rooms in list(self.given.items()):
             self.given[key] = [each for each in rooms if now - each.at < _REMEMBERED]
@@ -148,7 +171,10 @@ class DispatchMoment:
                 remembered.setdefault(key, self.now)
             if key in remembered:
                 times[name] = max(times.get(name, remembered[key]), remembered[key])
-        return NominationState(is_active=workload.spec.active, nominated=nominated, nominated_at=times)
+        removed_at = self.memory.removed_at.get(waiting.uid)
+        return NominationState(
+            is_active=workload.spec.active, nominated=nominated, nominated_at=times, removed_at=removed_at
+        )
 
     def is_served(self, waiting: WaitingWorkload, state: NominationState) -> bool:
         """Whether it is nominated by us, first of all for a cluster that is a candidate."""
@@ -199,7 +225,7 @@ class DispatchMoment:
     def times(self, state: NominationState, step: NominationStep) -> dict[str, datetime]:
         """When it was, or is now, nominated for each cluster; none where the nomination is not ours."""
         names = nominated_after(step, state.nominated)
-        if isinstance(step, KeepNomination):
+        if isinstance(step, KeepNomination | RemoveClusters):
             is_ours = any(name in state.nominated_at for name in names)
             return {name: state.nominated_at.get(name, self.now) for name in names} if is_ours else {}
         begun = state.nominated_at.get(step.cluster.name, self.now)
@@ -218,7 +244,7 @@ class DispatchMoment:
 
     def give(self, waiting: WaitingWorkload, step: NominationStep, gpus: int) -> None:
         """The step takes room, which others do not get before the worker has looked again."""
-        if not isinstance(step, KeepNomination) and step.cluster.answer.fit in GIVES_ROOM:
+        if not isinstance(step, KeepNomination | RemoveClusters) and step.cluster.answer.fit in GIVES_ROOM:
             self._give(step.cluster.name, waiting, self.now, gpus)
 
     def _give(self, name: str, waiting: WaitingWorkload, at: datetime, gpus: int) -> None:

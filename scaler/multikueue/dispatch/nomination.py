@@ -6,7 +6,9 @@ The first name of `status.nominatedClusterNames` is the cluster that has `reclai
 |-----------------------------|---------------------------------------------------------|------------------------------|
 | inactive, nominated         | one of them is a candidate                              | `Inactive`                   |
 | inactive                    | there is a candidate                                    | nominate it, no `reclaim`    |
+| nominated, since a patience | no candidate, and some of its clusters answer `Never`   | remove these                 |
 | any                         | no candidate                                            | `NoCandidate`                |
+| removed within the patience | any                                                     | `Patience`                   |
 | not nominated by us         | one was given `reclaim` for it, within the patience     | nominate that one            |
 | not nominated by us         | it is not asked yet: others come before it              | `NotAsked`                   |
 | not nominated by us         | answers are awaited                                     | `AwaitsAnswers`              |
@@ -15,6 +17,7 @@ The first name of `status.nominatedClusterNames` is the cluster that has `reclai
 | not nominated by us         | otherwise                                               | nominate the best            |
 | nominated, since a patience | it is not asked now: others come before it              | `NotAsked`                   |
 | nominated, since a patience | the first cannot serve any more, another can            | move `reclaim` there         |
+| nominated, since a patience | clusters other than the first answer `Never`            | remove these                 |
 | nominated, since a patience | there are others                                        | add the best of them         |
 | nominated                   | otherwise                                               | `Patience`, `AllNominated`   |
 
@@ -32,10 +35,12 @@ Laws:
   known when they were.
 * No cluster leaves a nomination while a copy may have quota there. Kueue would go on with that copy, and its webhook
   would refuse the cluster: the job runs, and the hub waits. A nomination counts as not ours where its times are
-  forgotten, too: so it is when a Workload gets its quota again at the end of an eviction.
+  forgotten, too: so it is when a Workload gets its quota again at the end of an eviction. `Never` is the answer about
+  no copy that has quota.
+* A copy that never fits does not stay where it is: it would be the head of a StrictFIFO queue, and keep all others out.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -70,6 +75,8 @@ class NominationState:
     nominated: tuple[str, ...] = ()
     nominated_at: Mapping[str, datetime] = field(default_factory=dict)
     """When, by cluster; also of one that was given `reclaim` and is not nominated yet."""
+    removed_at: datetime | None = None
+    """When clusters were removed from its nomination last, as far as that is remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,19 +108,30 @@ class MoveReclaim:
     cluster: RankedCluster
 
 
-NominationStep: TypeAlias = KeepNomination | NominateCluster | AddCluster | MoveReclaim
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveClusters:
+    """Nominate these no longer."""
+
+    names: frozenset[str]
+
+
+NominationStep: TypeAlias = KeepNomination | NominateCluster | AddCluster | MoveReclaim | RemoveClusters
 
 
 def next_step(state: NominationState, ranking: Ranking, now: datetime, *, patience: timedelta) -> NominationStep:
     """What the table says."""
     if not state.is_active:
         return _of_inactive(state, ranking)
-    if not ranking.candidates:
-        return KeepNomination(reason=KeepReason.NO_CANDIDATE, message=_why_none(ranking))
     times = [state.nominated_at[name] for name in state.nominated if name in state.nominated_at]
-    if not times:
-        return _first(state, ranking, now, patience)
-    return _later(state, ranking, since=max(times), now=now, patience=patience)
+    since = max([*times, *filter(None, [state.removed_at])], default=None)
+    if not ranking.candidates:
+        never = ranking.never.intersection(state.nominated)
+        if never and not _is_young(since, now, patience):
+            return RemoveClusters(names=never)
+        return KeepNomination(reason=KeepReason.NO_CANDIDATE, message=_why_none(ranking))
+    if since is not None and (times or _is_young(state.removed_at, now, patience)):
+        return _later(state, ranking, since=since, now=now, patience=patience)
+    return _first(state, ranking, now, patience)
 
 
 def _of_inactive(state: NominationState, ranking: Ranking) -> NominationStep:
@@ -164,7 +182,7 @@ def _unsettled(ranked: Collection[RankedCluster]) -> KeepNomination | None:
 def _later(
     state: NominationState, ranking: Ranking, *, since: datetime, now: datetime, patience: timedelta
 ) -> NominationStep:
-    nominated = f"nominated for {', '.join(state.nominated)}"
+    nominated = f"nominated for {', '.join(state.nominated) or 'no cluster, as it fitted none'}"
     if now - since < patience:
         return KeepNomination(reason=KeepReason.PATIENCE, message=f"{nominated}, until {since + patience:%H:%M:%S}Z")
     if not state.is_asked:
@@ -174,6 +192,15 @@ def _later(
         return KeepNomination(reason=KeepReason.ALL_NOMINATED, message=f"{nominated}; no other cluster may take it")
     if _cannot_serve(ranking.candidate(state.nominated[0]), alternatives[0]):
         return _unsettled(alternatives) or MoveReclaim(source=state.nominated[0], cluster=alternatives[0])
+    return _with_others(state, ranking, alternatives, nominated)
+
+
+def _with_others(
+    state: NominationState, ranking: Ranking, alternatives: Sequence[RankedCluster], nominated: str
+) -> NominationStep:
+    """The first stays."""
+    if never := ranking.never.intersection(state.nominated[1:]):
+        return RemoveClusters(names=never)
     further = [each for each in alternatives if each.name not in state.nominated]
     if not further or len(state.nominated) >= MOST_NOMINATED:
         return KeepNomination(reason=KeepReason.ALL_NOMINATED, message=f"{nominated}: all that may take it")
@@ -203,6 +230,8 @@ def nominated_after(step: NominationStep, nominated: tuple[str, ...]) -> tuple[s
             return (*nominated, step.cluster.name)
         case MoveReclaim():
             return (step.cluster.name, *(each for each in nominated if each not in (step.source, step.cluster.name)))
+        case RemoveClusters():
+            return tuple(each for each in nominated if each not in step.names)
 
 
 def reclaims_at(step: NominationStep, state: NominationState) -> str:

@@ -4,7 +4,7 @@ For each Workload in its turn: the next step of its nomination. For each worker:
 
 | of an entry   | which Workloads have it, on which worker                                                          |
 |---------------|---------------------------------------------------------------------------------------------------|
-| `request`     | those that are asked about, on every candidate                                                    |
+| `request`     | those that are asked about, on every candidate, and where the answer is `Never`, which may change |
 | `nominatedAt` | on every worker that it is nominated for, or going to be                                          |
 | `reclaim`     | on the first of these, while no other worker has it or may have it                                |
 | `policy`      | dispatched ones that are judged (`judged`)                                                        |
@@ -12,6 +12,7 @@ For each Workload in its turn: the next step of its nomination. For each worker:
 Laws:
 
 * Asked about are at most so many at a time: those that are not nominated, or not where they can go, before all others.
+  The others, and those that fit nowhere, take turns: however many cannot start, those behind them are asked about.
 * Of a first nomination `reclaim` is written before it, and the nomination follows once that is confirmed. A change of
   one is written to the hub first, upon which Kueue deletes the copy on the worker that loses it; then `reclaim` is
   taken there, and only once that is confirmed given to the other.
@@ -147,17 +148,22 @@ class DispatchPlanner:
     async def _asked(
         self, states: Iterable[tuple[WaitingWorkload, NominationState]], moment: DispatchMoment
     ) -> set[str]:
-        """Uids of the Workloads that are asked about."""
+        """Uids of the Workloads that are asked about: those that are not served first, and the others in turns."""
         in_need: list[str] = []
         others: list[str] = []
         async for waiting, state in _in_turns(states):
-            if state.is_active:
-                (others if moment.is_served(waiting, state) else in_need).append(waiting.uid)
+            if state.is_active and moment.ranking(waiting, is_asked=False).candidates:
+                takes_turns = waiting.uid in self.memory.fits_nowhere or moment.is_served(waiting, state)
+                (others if takes_turns else in_need).append(waiting.uid)
+        others.sort(key=lambda uid: self.memory.turn(uid, moment.now))
         return {*[*in_need, *others][: self.requests]}
 
     def _dispatch(self, waiting: WaitingWorkload, state: NominationState, moment: DispatchMoment) -> WorkloadDispatch:
         ranking = moment.ranking(waiting, is_asked=state.is_asked)
         step = next_step(state, ranking, moment.now, patience=self.patience)
+        if state.is_asked:
+            fits_nowhere = bool(ranking.never) and not ranking.candidates
+            (self.memory.fits_nowhere.add if fits_nowhere else self.memory.fits_nowhere.discard)(waiting.uid)
         if not isinstance(step, KeepNomination):
             moment.give(waiting, step, self._gpus(waiting))
         return WorkloadDispatch(
@@ -197,7 +203,7 @@ class DispatchPlanner:
         request, metadata = self._request(found, known), found.waiting.workload.metadata
         names = dict.fromkeys(found.times)
         if request is not None:
-            names |= dict.fromkeys(each.name for each in found.ranking.candidates)
+            names |= dict.fromkeys(each.name for each in found.ranking.askable)
         may = found.reclaims if may_reclaim(found.reclaims, found.holders) else ""
         plain = OfferedWorkload(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, request=request)
         return {

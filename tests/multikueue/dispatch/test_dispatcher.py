@@ -419,3 +419,36 @@ async def test_a_dispatcher_that_is_stopped_after_any_write_ends_where_one_ends_
             found, _ = await the_story(at, writes)
             assert found["nominated"]["gang"][0] == "w3", f"after {writes} writes: {found}"
             assert reclaiming(at) == ["w3"], f"after {writes} writes"
+
+
+async def test_gangs_that_fit_nowhere_do_not_keep_others_from_being_asked_about() -> None:
+    """Two are asked about at a time, and the two before it never fit."""
+    async with site("w1") as at, at.process(requests=2) as process:
+        for name in ("huge", "larger"):
+            await at.hub.waits(name, priority=9)
+        await at.hub.waits("gang")
+        at.workers["w1"].fits = {"gang": {"fit": "Free"}, "*": {"fit": "Never"}}
+        await process.settles()
+        for _ in range(3):
+            await at.renewed(process)
+        assert await at.hub.nominated("gang") == ["w1"]
+        assert await at.hub.nominated("huge") == []
+
+
+async def test_a_gang_that_was_nominated_blindly_and_never_fits_does_not_stay_there() -> None:
+    """Else its copy would be the head of a queue on the worker, and let no other start."""
+    async with site("w1", "w2") as at, at.process() as process:
+        await at.hub.waits("gang")
+        await process.settles()
+        at.clock.ahead += timedelta(minutes=1, seconds=1)
+        await process.settles()
+        assert len(await at.hub.nominated("gang")) == 1
+        await at.answers(process, w1="Never", w2="Never")
+        assert len(await at.hub.nominated("gang")) == 1, "within the patience it stays"
+        await at.pass_time(process)
+        assert await at.hub.nominated("gang") == []
+        assert reclaiming(at) == []
+        assert "request" in (await at.workers["w1"].entries())["gang"], "it is asked about further on"
+        await at.answers(process, w1="Never", w2="Free")
+        await at.pass_time(process)
+        assert await at.hub.nominated("gang") == ["w2"]

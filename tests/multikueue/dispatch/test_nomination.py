@@ -19,6 +19,7 @@ from scaler.multikueue.dispatch.nomination import (
     NominateCluster,
     NominationState,
     NominationStep,
+    RemoveClusters,
     may_reclaim,
     next_step,
     nominated_after,
@@ -46,6 +47,8 @@ def told(found: NominationStep) -> str:
             return f"add {found.cluster.name}"
         case MoveReclaim():
             return f"move {found.source} -> {found.cluster.name}"
+        case RemoveClusters():
+            return f"remove {', '.join(sorted(found.names))}"
 
 
 TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
@@ -125,6 +128,25 @@ TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
         {"a": "Wait", "b": "Wait", "c": "Free"},
         "keep Patience",
     ),
+    "where it never fits it is nominated no longer": (
+        nominated("a", "b", ago=minutes(5)),
+        {"a": "Never", "b": "Never"},
+        "remove a, b",
+    ),
+    "also where others have nominated it": (replace(NEW, nominated=("a",)), {"a": "Never"}, "remove a"),
+    "but not within the patience, either": (nominated("a"), {"a": "Never"}, "keep NoCandidate"),
+    "it leaves those alone where it never fits": (
+        nominated("a", "b", ago=minutes(5)),
+        {"a": "Wait", "b": "Never", "c": "Wait"},
+        "remove b",
+    ),
+    "from the first of them it moves": (nominated("a", ago=minutes(5)), {"a": "Never", "b": "Wait"}, "move a -> b"),
+    "what was removed has patience, too": (
+        replace(NEW, removed_at=NOON - minutes(4)),
+        {"a": "Free"},
+        "keep Patience",
+    ),
+    "and is nominated after that": (replace(NEW, removed_at=NOON - minutes(5)), {"a": "Free"}, "nominate a"),
     "an inactive one is nominated for its quota, and nothing is reclaimed": (
         replace(NEW, is_active=False),
         {"a": AWAITED, "b": "Free"},
@@ -183,6 +205,9 @@ def test_reclaim_is_given_only_where_no_other_has_it() -> None:
 NAMES = ("a", "b", "c", "d")
 ROUND = timedelta(seconds=20)
 fits = st.sampled_from([fit for fit in Fit if fit is not Fit.FREE])
+never_or_not = st.fixed_dictionaries(
+    dict.fromkeys(NAMES, st.sampled_from([Fit.NEVER, Fit.NEVER, Fit.WAIT, Fit.UNKNOWN]))
+)
 answers_of_a_round = st.fixed_dictionaries(dict.fromkeys(NAMES, fits))
 
 
@@ -191,10 +216,12 @@ def taken(found: NominationStep, state: NominationState, at: Any) -> NominationS
     names = nominated_after(found, state.nominated)
     if isinstance(found, KeepNomination):
         return state
+    if isinstance(found, RemoveClusters):
+        return replace(state, nominated=names, removed_at=at)
     return replace(state, nominated=names, nominated_at={**state.nominated_at, found.cluster.name: at})
 
 
-@given(st.lists(answers_of_a_round, min_size=30, max_size=80))
+@given(st.lists(answers_of_a_round | never_or_not, min_size=30, max_size=80))
 def test_however_the_answers_flip_a_nomination_changes_once_per_patience(rounds: Sequence[Mapping[str, Any]]) -> None:
     state, changes = NEW, []
     for number, answers in enumerate(rounds):
