@@ -4,22 +4,32 @@ uv run python -m benchmarks.simulate --gpus 1000 --days 30 --idle-after 30m,60m
 """
 
 import argparse
+import asyncio
 import resource
+import sys
 import tempfile
 import time
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 
 from scaler.idleness.durations import format_duration, parse_duration
-from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Unit
+from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Unit, identify
 from scaler.idleness.policy import Policy, Trust
+from scaler.idleness.relabel import DEFAULT_RULES, relabel
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.prometheus import PrometheusSource
 from scaler.simulation.processes import replay_in_parallel
 from scaler.simulation.published_rules import RULES
+from scaler.simulation.recordings.past_samples import PastSamples, include
 from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig, resolved
 from scaler.simulation.study import CURVE
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from prometheus_server import PrometheusServer
 
 BEGIN_S = 1_700_000_400
 HOURS = 24
@@ -63,12 +73,45 @@ def record(recording: Recording, gpus: int, days: int) -> None:
     recording.flush()
 
 
+def openmetrics(gpus: int, days: int, begin_s: int) -> Iterator[str]:
+    """The same kind of samples as text, with the labels that dcgm-exporter gives."""
+    at_work = work(gpus, days, np.random.default_rng(13))
+    for signal in DEFAULT_SIGNALS:
+        for n in range(gpus):
+            labels = (
+                f'exported_namespace="team-{n % 20}",exported_pod="pod-{n}",namespace="gpu-operator",'
+                f'pod="dcgm-{n // 8}",UUID="GPU-{n:08x}-5f0c-11ee-9a3c-0242ac120002",gpu="{n % 8}",'
+                f'Hostname="node-{n // 8}",modelName="NVIDIA H100 80GB HBM3",instance="10.0.{n // 256}.{n % 256}:9400"'
+            )
+            values = np.repeat(at_work[n], 2) * (61 if signal.unit is Unit.PERCENT else 0.61)
+            for sample, value in enumerate(values.tolist()):
+                yield f"{signal.metrics[0]}{{{labels}}} {value:g} {begin_s + 30 * sample + n % 30}"
+
+
+async def read_from_prometheus(recording: Recording, gpus: int, days: int) -> None:
+    end_s = int(time.time()) // 3600 * 3600 - 3600
+    begin_s = end_s - 86_400 * days
+    server = PrometheusServer(recording.folder / "prometheus", flags=["--storage.tsdb.retention.time=90d"])
+    server.backfill("\n".join(openmetrics(gpus, days, begin_s)))
+    begin, end = (datetime.fromtimestamp(each, UTC) for each in (begin_s, end_s))
+    with server:
+        source = PrometheusSource(PrometheusConfig(url=server.url, timeout=timedelta(minutes=2)))
+        past = PastSamples(source, recording.folder, DEFAULT_SIGNALS, interval=timedelta(seconds=30))
+        began = time.perf_counter()
+        parts = await past.parts(begin, end)
+        await past.fetch(parts)
+        print(f"read {len(parts)} parts in {time.perf_counter() - began:.0f} s")
+        await source.close()
+    include(parts, recording, lambda labels: identify(relabel(labels, DEFAULT_RULES) or {}))
+
+
 def main() -> None:
     flags = argparse.ArgumentParser()
     flags.add_argument("--gpus", type=int, default=1000)
     flags.add_argument("--days", type=int, default=30)
     flags.add_argument("--idle-after", default="30m,60m")
     flags.add_argument("--curve", action="store_true", help="published rules and the curve of windows as well")
+    flags.add_argument("--prometheus", action="store_true", help="read the samples from one")
     given = flags.parse_args()
     windows = dict.fromkeys((*map(parse_duration, given.idle_after.split(",")), *(CURVE if given.curve else ())))
     cases = [
@@ -78,7 +121,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         recording = Recording(folder=Path(folder))
         began = time.perf_counter()
-        record(recording, given.gpus, given.days)
+        if given.prometheus:
+            asyncio.run(read_from_prometheus(recording, given.gpus, given.days))
+        else:
+            record(recording, given.gpus, given.days)
         recorded = time.perf_counter()
         print(f"{recording.samples:,} samples, recorded in {recorded - began:.0f} s")
         config = ReplayConfig(

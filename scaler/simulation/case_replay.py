@@ -18,7 +18,7 @@ What is not in a recording is taken as follows: a plan always waits for what is 
 delivered when it is given, a hook ends at once, and no budget is spent. Mode observe is taken for enforce.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import heappop, heappush
@@ -28,16 +28,15 @@ import numpy as np
 
 from scaler.decision.decision import Decision, decide, standing_warning
 from scaler.decision.target_state import Phase, TargetState
-from scaler.idleness.gpu import GpuId
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.policy import EnforcementMode, Policy, Trust
 from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown, judged_length
-from scaler.idleness.window import Window
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome
 from scaler.simulation.recordings.recorded import RecordedPod, RecordedWorkload
+from scaler.simulation.standing import NOT_STANDING, Evidence, JudgedBy, Standing
 from scaler.simulation.suspended import SuspendedWorkloads
 
 _FREES = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.PRIORITY_LOWERED})
@@ -58,8 +57,7 @@ class _Running:
     position: int
     workload: RecordedWorkload
     policy: Policy
-    window_s: float
-    """The window that is judged."""
+    judged_by: JudgedBy
     came_back_s: float = -inf
     due_s: float = inf
     """When it is looked at next."""
@@ -68,14 +66,8 @@ class _Running:
     unknown_reason: str = ""
     watches: int = 0
     """Which samples make it due before its time."""
-    coming: Sequence[int] = ()
-    """Series of which its last answer takes for granted that their samples go on coming."""
-    stands_until_s: float = -inf
-    """Until when its last answer stands, as long as only quiet samples come, and come without a hole."""
-
-    @property
-    def floor(self) -> float:
-        return self.policy.active_above_ratio
+    standing: Standing = NOT_STANDING
+    """How long its last answer stands."""
 
     @property
     def lead_s(self) -> float:
@@ -105,7 +97,7 @@ class CaseReplay:
         tick_s: float,
     ) -> None:
         self._feed, self._outcome, self._trust, self._tick_s = feed, outcome, trust, tick_s
-        self._interval_s = trust.interval.total_seconds()
+        self._evidence = Evidence(feed, trust)
         self._suspended = SuspendedWorkloads(workloads, len(feed.lasts), outcome)
         self._watched = np.full(len(feed.lasts), _NOTHING, np.uint8)
         """What of each series makes its workload due."""
@@ -117,8 +109,12 @@ class CaseReplay:
             if policy is not None:
                 for series in (n for each in workload.pods for n in each.rivals):
                     self._rivals_of.setdefault(series, []).append(position)
-                window_s = judged_length(policy=policy, trust=trust).total_seconds()
-                running = _Running(position=position, workload=workload, policy=policy, window_s=window_s)
+                by = JudgedBy(
+                    floor=policy.active_above_ratio,
+                    window_s=judged_length(policy=policy, trust=trust).total_seconds(),
+                    needs_all=policy.gpus.share == 1.0,
+                )
+                running = _Running(position=position, workload=workload, policy=policy, judged_by=by)
                 self._running[position] = running
                 self._look_at(running, running.ready_s(workload.start_s) - running.lead_s, workload.start_s)
 
@@ -192,13 +188,13 @@ class CaseReplay:
             self._look_at(running, inf, now_s)
             return
         ready_s = running.ready_s(running.since_s(pods))
-        busy_until_s = self._busy_until_s(running, pods, now_s)
+        busy_until_s = self._evidence.busy_until_s(pods, running.judged_by, now_s)
         if (early_s := max(ready_s, busy_until_s) - running.lead_s) > now_s:
             self._is_known(running, now_s)
             self._watch(running, _HOLES if any(len(each.devices) > each.gpus for each in pods) else _NOTHING)
             self._look_at(running, early_s, now_s)
-        elif running.watches == _ANY_SIGN and now_s < running.stands_until_s and self._come(running.coming, now_s):
-            self._look_at(running, min(running.stands_until_s, self._late_s(running.coming)), now_s)
+        elif running.watches == _ANY_SIGN and self._evidence.still_stands(running.standing, now_s):
+            self._look_at(running, self._evidence.due_s(running.standing), now_s)
         else:
             self._judge(running, pods, now_s)
 
@@ -235,7 +231,9 @@ class CaseReplay:
         return decision
 
     def _suspend(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:
-        self._suspended.suspend(running.position, running.floor, at_s=now_s, ran_since_s=running.since_s(pods))
+        self._suspended.suspend(
+            running.position, running.judged_by.floor, at_s=now_s, ran_since_s=running.since_s(pods)
+        )
         wake_at = running.policy.wake_at
         next_wake = following(wake_at, datetime.fromtimestamp(now_s, UTC)) if wake_at else None
         running.due_s = inf
@@ -245,7 +243,7 @@ class CaseReplay:
 
     def _wake(self, running: _Running, now_s: float) -> None:
         if now_s <= running.workload.end_s:
-            self._suspended.end(running.position, running.floor, at_s=now_s, has_returned=False)
+            self._suspended.end(running.position, running.judged_by.floor, at_s=now_s, has_returned=False)
             self._come_back(running, now_s)
 
     def _look_again(self, running: _Running, pods: Sequence[RecordedPod], decision: Decision, now_s: float) -> None:
@@ -261,121 +259,16 @@ class CaseReplay:
                 return
         self._look_at(running, now_s + self._tick_s if ends is None else ends.timestamp(), now_s)
 
-    # ---- how long an answer stands
-
-    def _busy_until_s(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> float:
-        """Until when it is busy for certain, whatever comes: one GPU is, on all of its signals.
-
-        Nothing is certain where GPUs may be missing from the verdict, or more report than are requested.
-        """
-        if self._rivals(pods, now_s) or any(self._has_surplus(running, each, now_s) for each in pods):
-            return -inf
-        found = [self._works_until_s(running, device, now_s) for pod in pods for device in pod.devices]
-        next_rival_s = self._next_rival_s(pods, now_s)
-        if running.policy.gpus.share == 1.0:
-            return min(max(found), next_rival_s)
-        is_whole = all(len(each.devices) == each.gpus for each in pods)
-        return min(*found, next_rival_s) if is_whole else -inf
-
-    def _works_until_s(self, running: _Running, device: Sequence[int], now_s: float) -> float:
-        """When the work of one of the GPU's signals has left the window, or one begins to report that has not yet."""
-        ends, firsts = self._feed.work_ends[running.floor], [self._feed.firsts.item(n) for n in device]
-        left_s = [
-            ends.item(n) + running.window_s for n, first_s in zip(device, firsts, strict=True) if first_s <= now_s
-        ]
-        return min([*left_s, *(each for each in firsts if each > now_s)]) if left_s else -inf
-
-    def _rivals(self, pods: Sequence[RecordedPod], now_s: float) -> list[int]:
-        """Series of other pods for which one of their GPUs reports, or did shortly before."""
-        feed, margin_s = self._feed, self._trust.max_age.total_seconds()
-        return [
-            n for each in pods for n in each.rivals if feed.firsts.item(n) <= now_s <= feed.finals.item(n) + margin_s
-        ]
-
-    def _next_rival_s(self, pods: Sequence[RecordedPod], now_s: float) -> float:
-        """When the next one begins."""
-        firsts = (self._feed.firsts.item(n) for each in pods for n in each.rivals)
-        return min((each for each in firsts if each > now_s), default=inf)
-
-    def _has_surplus(self, running: _Running, pod: RecordedPod, now_s: float) -> bool:
-        if len(pod.devices) <= pod.gpus:
-            return False
-        begin_s = now_s - running.window_s - 2 * self._interval_s
-        newest_s = [max(float(self._feed.lasts[n]) for n in each) for each in pod.devices]
-        return sum(each >= begin_s for each in newest_s) > pod.gpus
-
     def _keep_watch(self, running: _Running, pods: Sequence[RecordedPod], decision: Decision, now_s: float) -> None:
         """Let the answer stand until a sample or a hole may change it, where that can be told; else for a tick."""
-        judged = (
-            {} if decision.verdict is None else {(each.pod, each.gpu): each.windows for each in decision.verdict.gpus}
-        )
-        coming, stands_until_s = list[int](), [*running.workload.changes, self._next_rival_s(pods, now_s)]
-        for pod in pods:
-            for n in pod.series:
-                until_s = self._stands_until_s(n, running, judged, now_s)
-                if until_s <= now_s:
-                    self._look_at(running, now_s + self._tick_s, now_s)
-                    return
-                stands_until_s.append(until_s)
-                if self._come([n], now_s):
-                    coming.append(n)
-        rivals = self._rivals(pods, now_s)
-        coming += [n for n in rivals if self._come([n], now_s)]
-        margin_s = self._trust.max_age.total_seconds()
-        if any(n not in coming and now_s - self._feed.lasts.item(n) <= margin_s for n in rivals):
+        changes = [each for each in running.workload.changes if each > now_s]
+        standing = self._evidence.standing(pods, running.judged_by, decision.verdict, now_s)
+        if standing is None:
             self._look_at(running, now_s + self._tick_s, now_s)
             return
-        running.stands_until_s = min((each for each in stands_until_s if each > now_s), default=inf)
-        running.coming = coming
+        running.standing = standing._replace(until_s=min([standing.until_s, *changes]))
         self._watch(running, _ANY_SIGN)
-        self._look_at(running, min(running.stands_until_s, self._late_s(coming)), now_s)
-
-    def _stands_until_s(
-        self, n: int, running: _Running, judged: Mapping[tuple[str, GpuId], Mapping[str, Window]], now_s: float
-    ) -> float:
-        """Until when it is certain what the series says, if no work is seen and no sample late; now where it is not.
-
-        | its samples …                                     | it is                   | until                 |
-        |---------------------------------------------------|-------------------------|-----------------------|
-        | show work in the window                           | active                  | that has left it      |
-        | do not reach into the window                      | without a sample        | one comes             |
-        | ended longer ago than is tolerated                | stale                   | they leave the window |
-        | come, after a hole in the window longer than that | not trusted for its gap | enough of it has left |
-        | come, and hardly any is missing, or none          | trusted                 | one is missing        |
-        """
-        feed, last_s = self._feed, float(self._feed.lasts.item(n))
-        begin_s = now_s - running.window_s - 2 * self._interval_s
-        work_until_s = float(feed.work_ends[running.floor].item(n)) + running.window_s
-        if work_until_s > now_s:
-            return work_until_s if self._come([n], now_s) else now_s
-        if last_s < begin_s:
-            return inf
-        if now_s - last_s > self._trust.max_age.total_seconds():
-            return last_s + running.window_s - 2 * self._interval_s
-        gap_until_s = float(feed.long_gaps.item(n)) + running.window_s - feed.long_gap_s
-        if gap_until_s > now_s:
-            return gap_until_s if self._come([n], now_s) else now_s
-        return inf if self._come([n], now_s) and self._is_trusted(n, begin_s, judged) else now_s
-
-    def _is_trusted(self, n: int, begin_s: float, judged: Mapping[tuple[str, GpuId], Mapping[str, Window]]) -> bool:
-        """Whether it stays so as long as no further sample is missing: what is missing leaves the window."""
-        if self._feed.holes.item(n) < begin_s:
-            return True
-        series = self._feed.series[n]
-        window = judged.get((series.gpu.pod, series.gpu.gpu), {}).get(series.signal)
-        if window is None:
-            return False
-        enough = self._trust.min_coverage_ratio * window.slots + 2
-        return window.longest_gap <= self._trust.max_gap_intervals and window.covered >= enough
-
-    def _come(self, series: Sequence[int], now_s: float) -> bool:
-        """Whether no sample of these is late."""
-        since_s = now_s - self._feed.longest_step_s
-        return all(self._feed.lasts.item(n) >= since_s for n in series)
-
-    def _late_s(self, series: Sequence[int]) -> float:
-        """When the first of these is late."""
-        return min((self._feed.lasts.item(n) for n in series), default=inf) + self._feed.longest_step_s + _A_MOMENT_S
+        self._look_at(running, self._evidence.due_s(running.standing), now_s)
 
     def _watch(self, running: _Running, signs: int) -> None:
         if running.watches != signs:
@@ -396,7 +289,6 @@ class CaseReplay:
             running.unknown_reason = ""
 
 
-_A_MOMENT_S = 1e-3
 _NOTHING, _HOLES, _ANY_SIGN = range(3)
 """No sample; one before which others were missed; work as well."""
 

@@ -67,10 +67,25 @@ def test_it_prints_one_object_with_a_policy_for_each_window(tmp_path):
     assert [each["unknownGpuHours"] for each in answer["policies"]] == [0.0, 0.0]
 
 
-def test_gpus_that_are_only_numbered_are_those_of_their_pod_and_not_shared_between_pods(tmp_path):
-    rows = [(at, namespace, pod, "0", *rest) for at, namespace, pod, _, *rest in lines("a", "b")]
-    [policy] = simulated(tmp_path, written(tmp_path, text_of(rows)), "--idle-after", "30m")["policies"]
-    assert (policy["suspensions"], policy["unknownGpuHours"]) == (2, 0.0)
+@pytest.mark.parametrize(
+    ("names", "nodes", "is_shared"),
+    [
+        (("0", "0"), ("", ""), False),
+        (("gpu0", "gpu0"), ("", ""), False),
+        (("0", "0"), ("n1", "n2"), False),
+        (("0", "0"), ("n1", "n1"), True),
+        (("GPU-5f0c", "GPU-5f0c"), ("", ""), True),
+    ],
+)
+def test_an_index_is_of_a_node_or_of_a_pod_and_any_other_name_of_one_gpu(tmp_path, names, nodes, is_shared):
+    rows = [
+        (*row[:3], name, *row[4:], node)
+        for pod, name, node in zip("ab", names, nodes, strict=True)
+        for row in lines(pod)
+    ]
+    answer = simulated(tmp_path, written(tmp_path, text_of(rows, (*COLUMNS, "node"))), "--idle-after", "30m")
+    [policy] = answer["policies"]
+    assert (policy["suspensions"], [*policy["unknownReasons"]]) == ((0, ["SharedGPU"]) if is_shared else (2, []))
 
 
 @pytest.mark.parametrize("name", ["trace.csv", "trace.csv.gz"])

@@ -9,11 +9,10 @@ Laws of this file:
 Sixteen bytes a sample: 1,000 GPUs × 30 days × 2 signals every 30 s are 2.8 GB.
 """
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +25,8 @@ SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.ui
 RUN_SAMPLES = 2_000_000
 """In one file: 32 MB."""
 _STEP_SAMPLES = 500_000
+_BLOCK = 1024
+"""So many samples are read, at least, to find an instant."""
 
 
 class RecordedSamples(NamedTuple):
@@ -38,19 +39,36 @@ class RecordedSamples(NamedTuple):
 
 
 class _Run:
+    """A file of samples in the order of time. It is opened for each read: there may be thousands."""
+
     def __init__(self, path: Path, positions: Sequence[int] | NDArray[np.int64] | None) -> None:
         self._path = path
-        self.samples = np.memmap(path, SAMPLE, mode="r")
-        self.times = self.samples["at_s"]
         self._positions = None if positions is None else np.array(positions, np.int64)
         """Of its series in the recording, -1 of those that do not belong there; None where it has those."""
+        self.samples = path.stat().st_size // SAMPLE.itemsize
+        self._times = np.zeros(0)
+        """Of the first sample of each block."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Another process opens the file."""
-        return _Run, (self._path, self._positions)
+    def as_written(self) -> NDArray[np.void]:
+        """All samples, with the series as the file numbers them."""
+        return self._read(0, self.samples)
 
-    def part(self, begin: int, end: int) -> NDArray[np.void]:
-        found = np.array(self.samples[begin:end])
+    def whole(self) -> NDArray[np.void]:
+        found = self.as_written()
+        self._times = found["at_s"][::_BLOCK].copy()
+        return self._of_recording(found)
+
+    def until(self, at_s: float, begin: int) -> tuple[NDArray[np.void], int]:
+        """The samples from that place on up to that instant, and the place behind them."""
+        blocks = int(self._times.searchsorted(at_s, "right"))
+        found = self._read(begin, max(begin, min(blocks * _BLOCK, self.samples)))
+        count = int(found["at_s"].searchsorted(at_s, "right"))
+        return self._of_recording(found[:count]), begin + count
+
+    def _read(self, begin: int, end: int) -> NDArray[np.void]:
+        return np.fromfile(self._path, SAMPLE, count=end - begin, offset=begin * SAMPLE.itemsize)
+
+    def _of_recording(self, found: NDArray[np.void]) -> NDArray[np.void]:
         if self._positions is None:
             return found
         positions = self._positions[found["series"]]
@@ -105,7 +123,7 @@ class Recording:
         run = _Run(path, positions)
         self._runs.append(run)
         self._spread()
-        found = run.part(0, len(run.samples))
+        found = run.whole()
         self.samples += len(found)
         np.minimum.at(self._firsts, found["series"], found["at_s"])
         np.maximum.at(self._lasts, found["series"], found["at_s"])
@@ -137,7 +155,7 @@ class Recording:
         """The time between two samples of a series: the median, of the samples of one file."""
         if not self._runs:
             return 0.0
-        run = max((each.samples for each in self._runs), key=len)
+        run = max(self._runs, key=lambda each: each.samples).as_written()
         order = np.lexsort((run["at_s"], run["series"]))
         apart = np.diff(run["at_s"][order])[np.diff(run["series"][order].astype(np.int64)) == 0]
         apart = apart[apart > 0]
@@ -162,10 +180,8 @@ class Recording:
         """What follows in every run, up to that instant, merged."""
         parts = []
         for number, run in enumerate(self._runs):
-            begin = cursors[number]
-            cursors[number] = bisect_right(run.times, at_s, begin)
-            if cursors[number] > begin:
-                parts.append(run.part(begin, cursors[number]))
+            part, cursors[number] = run.until(at_s, cursors[number])
+            parts.append(part)
         found = np.concatenate(parts) if parts else np.empty(0, SAMPLE)
         return found[np.argsort(found["at_s"], kind="stable")]
 

@@ -1,24 +1,27 @@
 """Trace files: who reported what, and when. CSV, gzip of it, or Parquet → a recording.
 
-| column      | meaning                                                                            |
-|-------------|------------------------------------------------------------------------------------|
-| `time`      | Unix seconds, or RFC 3339                                                          |
-| `namespace` | of the pod                                                                         |
-| `pod`       | its name                                                                           |
-| `gpu`       | the GPU's UUID or other name, or its number within the pod; `GPU/mig-N` for MIG     |
-| `signal`    | the signal's name in the settings                                                  |
-| `value`     | in the signal's unit; empty or NaN for no measurement                              |
+| column      | meaning                                                                               |
+|-------------|---------------------------------------------------------------------------------------|
+| `time`      | Unix seconds, or RFC 3339                                                             |
+| `namespace` | of the pod                                                                            |
+| `pod`       | its name                                                                              |
+| `gpu`       | its UUID, another name that no other GPU has, or its index; `…/mig-N` of an instance  |
+| `signal`    | the signal's name in the settings                                                     |
+| `value`     | in the signal's unit; empty or NaN for no measurement                                 |
 | `owner`     | optional: what the pod belongs to, as `Kind/name`; pods of one owner are one workload |
-| `queue`     | optional: its LocalQueue                                                           |
-| `team`      | optional: for the report; without it, the namespace                                |
-| `gpus`      | optional: how many GPUs the pod requests; without it, as many as report at once    |
-| `model`     | optional: the GPU's model, for prices                                              |
+| `queue`     | optional: its LocalQueue                                                              |
+| `team`      | optional: for the report; without it, the namespace                                   |
+| `gpus`      | optional: how many GPUs the pod requests; without it, as many as report at once       |
+| `model`     | optional: the GPU's model, for prices                                                 |
+| `node`      | optional: where the pod runs                                                          |
 
-Lines may come in any order.
+Lines may come in any order. An index, such as `0` or `gpu0`, is that of the node; where no node is known that of the
+pod, so that pods which all have a GPU 0 are not taken to share one.
 """
 
 import csv
 import gzip
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -39,7 +42,8 @@ from scaler.simulation.recordings.recorded import PodFacts
 from scaler.simulation.recordings.recording import Recording
 
 REQUIRED = ("time", "namespace", "pod", "gpu", "signal", "value")
-OPTIONAL = ("owner", "queue", "team", "gpus", "model")
+OPTIONAL = ("owner", "queue", "team", "gpus", "model", "node")
+_INDEX = re.compile(r"(?:gpu|nvidia|card|device)?[-_ ]?\d{1,3}", re.IGNORECASE)
 _LINES = 100_000
 """That are read together."""
 
@@ -112,12 +116,14 @@ class _Taking:
 
         known = dict(zip(names, more, strict=True))
         device, _, mig = gpu.partition("/mig-")
-        if device.isdecimal():  # counted within the pod, or on its node: not the same GPU as another pod's
-            device = f"{namespace}/{pod}/{device}"
+        node = known.get("node") or ""
+        if _INDEX.fullmatch(device):
+            device = f"{node or f'{namespace}/{pod}'}/{device}"
         series = GpuSeries(
             gpu=GpuId(device=device, mig_instance=mig),
             namespace=intern(namespace),
             pod=pod,
+            node=intern(node),
             model=intern(known.get("model") or ""),
         )
         self._recording.facts[namespace, pod] = PodFacts(
@@ -210,8 +216,8 @@ def _text(raw: IO[bytes]) -> IO[str]:
     is_gzip = raw.read(2) == b"\x1f\x8b"
     raw.seek(0)
     if is_gzip:
-        return gzip.open(raw, "rt", encoding="utf-8", newline="")
-    return TextIOWrapper(raw, encoding="utf-8", newline="")
+        return gzip.open(raw, "rt", encoding="utf-8-sig", newline="")
+    return TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
 def _check(names: Sequence[str]) -> None:
