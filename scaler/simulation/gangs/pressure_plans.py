@@ -3,8 +3,8 @@
 Plans are the planner's (`plan_reclaim`), a granted plan follows the table of `scaler/reclaim/transitions.py`, and it is
 revalidated before its victims are suspended, as in a cluster:
 
-* One plan at a time. It is made for the first of the Workloads that wait for which there is one; the first four are
-  looked at.
+* One plan at a time. It is made for the first of the Workloads that wait for which there is one. The controller looks
+  at four in a tick and at those after them in the next ticks, so within seconds at all of them.
 * It becomes a grant. KEDA brings its victims to 0 after a poll and the cooldown (`scaled_to_zero_at`); when all of them
   are at 0 they are suspended together, and the gang is admitted.
 * A victim that works again before that ends the plan, and nothing was lost. Gang and victim are left alone for a while.
@@ -12,7 +12,7 @@ revalidated before its victims are suspended, as in a cluster:
 Left out: the seconds that controllers take, hooks, warnings, budgets and nodes: plans count quota alone.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -24,9 +24,6 @@ from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
 from scaler.reclaim.search.values import Candidate, PlanRequest, ReclaimPlan
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, Victim, next_transition
 from scaler.simulation.gangs.virtual_queues import VirtualQueues
-
-GANGS_AT_ONCE = 4
-"""As many as the controller plans for in one tick."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,19 +118,14 @@ class PressurePlans:
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
         given = [each for each in candidates if each.name not in self._not_before]
         inputs = self.queues.version, frozenset(each.name for each in given)
-        for gang in self._first_waiting():
-            if self._refused.get(gang.name) == inputs:
+        for gang in self.queues.waiting:
+            if gang.name in self._not_before or self._refused.get(gang.name) == inputs:
                 continue
             found = plan_reclaim(self._request(gang, now, given))
             if isinstance(found, ReclaimPlan):
                 return self._granted(found, gang, now)
             self._refused[gang.name] = inputs
         return None
-
-    def _first_waiting(self) -> Iterator[QuotaWorkload]:
-        due = (each for each in self.queues.waiting if each.name not in self._not_before)
-        for _, gang in zip(range(GANGS_AT_ONCE), due, strict=False):
-            yield gang
 
     def _request(self, gang: QuotaWorkload, now: datetime, candidates: Collection[Candidate]) -> PlanRequest:
         return PlanRequest(

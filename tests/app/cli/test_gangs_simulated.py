@@ -7,8 +7,7 @@ from app.cli.command import command
 
 from scaler.app.cli.gangs import times_of
 from scaler.app.settings.model import Settings
-from scaler.reclaim import controller
-from scaler.simulation.gangs.pressure_plans import GANGS_AT_ONCE, GangTimes
+from scaler.simulation.gangs.pressure_plans import GangTimes
 
 TRACE = """created,name,queue,gpus,seconds
 0,first,,4,36000
@@ -73,7 +72,6 @@ def test_windows_are_those_of_the_settings(trace, tmp_path):
 
 def test_by_default_everything_is_as_in_a_cluster():
     assert times_of(Settings()) == GangTimes()
-    assert controller._GANGS_AT_ONCE == GANGS_AT_ONCE
 
 
 def test_a_workload_that_needs_more_than_there_is_is_left_out_and_counted(trace):
