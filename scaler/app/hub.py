@@ -11,7 +11,12 @@ from scaler.kube.events import EventRecorder
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
-from scaler.kube.objects.resources import MULTIKUEUE_CLUSTER, MULTIKUEUE_CONFIG, PLACEMENT_DECISION
+from scaler.kube.objects.resources import (
+    MULTIKUEUE_CLUSTER,
+    MULTIKUEUE_CONFIG,
+    PLACEMENT_DECISION,
+    PROFILE_DECISION,
+)
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.multikueue.dispatch.controller import Dispatcher
@@ -35,7 +40,9 @@ class HubWiring:
         self._workloads, self._quota = workloads, quota
         self._configs = Reflector(transport, MULTIKUEUE_CONFIG, MultiKueueConfig)
         self._clusters = Reflector(transport, MULTIKUEUE_CLUSTER, MultiKueueCluster)
-        self._decisions = Reflector(transport, PLACEMENT_DECISION, PlacementDecision)
+        self._decisions = tuple(
+            Reflector(transport, each, PlacementDecision) for each in (PLACEMENT_DECISION, PROFILE_DECISION)
+        )
         self.connections = WorkerConnections(
             api=transport,
             clusters=self._clusters,
@@ -46,7 +53,7 @@ class HubWiring:
         """What the workers say of what is dispatched to them."""
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
-        reflectors: tuple[Reflector[Any], ...] = (self._configs, self._clusters, self._decisions)
+        reflectors: tuple[Reflector[Any], ...] = (self._configs, self._clusters, *self._decisions)
         return [*(each.run() for each in reflectors), self.connections.run()]
 
     def reader(self) -> DispatchReader:
@@ -91,6 +98,7 @@ class HubWiring:
         )
         self.connections.subscribe(dispatcher.wake)
         self._workloads.subscribe(dispatcher.heard)
-        for each in (self._configs, self._clusters, self._decisions):
+        reflectors: tuple[Reflector[Any], ...] = (self._configs, self._clusters, *self._decisions)
+        for each in reflectors:
             each.subscribe(lambda _: dispatcher.wake())
         return dispatcher

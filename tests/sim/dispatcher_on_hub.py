@@ -197,7 +197,7 @@ class HubDispatcher:
                 checks=copies[ADMISSION_CHECK],
                 configs=copies[MULTIKUEUE_CONFIG],
                 clusters=copies[MULTIKUEUE_CLUSTER],
-                decisions=copies[PLACEMENT_DECISION],
+                decisions=(copies[PLACEMENT_DECISION],),
                 local_queues=copies[LOCAL_QUEUE],
             ),
             connections=cast(Any, self.connections),

@@ -47,13 +47,13 @@ class MultiKueueCluster(Struct, frozen=True):
     status: ConditionedStatus = ConditionedStatus()
 
 
-# ------------------------------------------------------------------------------------------- Open Cluster Management
+# ---------------------------------------------------------------- Open Cluster Management, and multicluster.x-k8s.io
 
 
 class ClusterDecision(Struct, frozen=True):
     cluster_name: str = ""
     """Name of a ManagedCluster."""
-    reason: str = ""
+    cluster_profile_ref: ClusterProfileRef = ClusterProfileRef()
 
 
 class PlacementDecisionStatus(Struct, frozen=True):
@@ -61,10 +61,21 @@ class PlacementDecisionStatus(Struct, frozen=True):
 
 
 class PlacementDecision(Struct, frozen=True):
-    """At most 100 decisions; one Placement has as many of these as it needs, by their label."""
+    """At most 100 decisions; one Placement has as many of these as it needs, by their label.
+
+    In Open Cluster Management the status has them and a Placement is known by its name; in `multicluster.x-k8s.io` they
+    stand beside the metadata, the decision is known by its key, and one that is whole may go by its own name.
+    """
 
     metadata: ObjectMeta
+    decisions: tuple[ClusterDecision, ...] = ()
     status: PlacementDecisionStatus = PlacementDecisionStatus()
+
+    @property
+    def clusters(self) -> frozenset[str]:
+        """Names of ManagedClusters and ClusterProfiles."""
+        found = (*self.decisions, *self.status.decisions)
+        return frozenset(each.cluster_name or each.cluster_profile_ref.name for each in found) - {""}
 
 
 class ScoreCoordinate(Struct, frozen=True):

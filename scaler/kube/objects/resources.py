@@ -113,6 +113,7 @@ MULTIKUEUE_CONFIG = _of("kueue.x-k8s.io/v1beta2", "multikueueconfigs", "MultiKue
 MULTIKUEUE_CLUSTER = _of("kueue.x-k8s.io/v1beta2", "multikueueclusters", "MultiKueueCluster", namespaced=False)
 PLACEMENT = _of("cluster.open-cluster-management.io/v1beta1", "placements", "Placement")
 PLACEMENT_DECISION = _of("cluster.open-cluster-management.io/v1beta1", "placementdecisions", "PlacementDecision")
+PROFILE_DECISION = _of("multicluster.x-k8s.io/v1alpha1", "placementdecisions", "PlacementDecision")
 ADD_ON_PLACEMENT_SCORE = _of(
     "cluster.open-cluster-management.io/v1alpha1", "addonplacementscores", "AddOnPlacementScore"
 )

@@ -156,9 +156,9 @@ class Dispatcher:
                 return f"{name} are not served here: there is no MultiKueue"
             if not isinstance(copy.state, Reflecting):
                 return f"{name} are not known: {copy.state.message}"
-        decisions = self.objects.decisions
-        if isinstance(decisions.state, Disconnected) and decisions.age == math.inf:
-            return f"PlacementDecisions are not known: {decisions.state.message}"
+        for decisions in self.objects.decisions:
+            if isinstance(decisions.state, Disconnected) and decisions.age == math.inf:
+                return f"PlacementDecisions are not known: {decisions.state.message}"
         awaited = [name for name, each in standings.clusters.items() if each.is_active and not self._is_settled(name)]
         return f"workers are being connected: {', '.join(awaited)}" if awaited else ""
 

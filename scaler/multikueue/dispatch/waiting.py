@@ -6,17 +6,18 @@ would release the quota of neither.
 
 Its clusters are those of the MultiKueueConfig that the AdmissionCheck names. The annotation `idlegpu.io/placement` of
 the Workload, or else of its LocalQueue, names a Placement of Open Cluster Management (`name`, or `namespace/name`);
-only clusters among its PlacementDecisions are in question then.
+only clusters among its PlacementDecisions are in question then, which may also be those of `multicluster.x-k8s.io` by
+their decision key.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
 from scaler.decision.cluster_state import ObjectLister
 from scaler.kube.object_cache import Index
-from scaler.kube.objects.core import condition, is_true
+from scaler.kube.objects.core import ObjectMeta, condition, is_true
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
@@ -33,6 +34,8 @@ MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
 PLACEMENT_ANNOTATION = "idlegpu.io/placement"
 PLACEMENT_LABEL = "cluster.open-cluster-management.io/placement"
 """On a PlacementDecision, the name of its Placement."""
+DECISION_KEY_LABEL = "multicluster.x-k8s.io/decision-key"
+"""On a PlacementDecision of that API, what its slices have in common."""
 _WAITS = "checks"
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
@@ -87,7 +90,8 @@ class HubObjects:
     checks: ObjectLister[AdmissionCheck]
     configs: ObjectLister[MultiKueueConfig]
     clusters: ObjectLister[MultiKueueCluster]
-    decisions: ObjectLister[PlacementDecision]
+    decisions: tuple[ObjectLister[PlacementDecision], ...]
+    """Of every API that has some."""
     local_queues: ObjectLister[LocalQueue]
 
     @property
@@ -175,19 +179,23 @@ class ClusterStandings:
         return placement_choice(placement, self.objects.decisions)
 
 
-def placement_choice(placement: str, decisions: ObjectLister[PlacementDecision]) -> PlacementChoice:
+def placement_choice(placement: str, decisions: Sequence[ObjectLister[PlacementDecision]]) -> PlacementChoice:
     """What the Placement has decided, of all its PlacementDecisions."""
     namespace, _, name = placement.partition("/")
-    if isinstance(decisions.state, Absent):
-        return PlacementChoice(name=placement, problem="is not served here: there is no Open Cluster Management")
-    found = [
-        each
-        for each in decisions.items()
-        if each.metadata.namespace == namespace and each.metadata.labels.get(PLACEMENT_LABEL) == name
-    ]
-    names = frozenset(decision.cluster_name for each in found for decision in each.status.decisions)
-    problem = "has decided for no cluster" if isinstance(decisions.state, Reflecting) else "is not known at the moment"
-    return PlacementChoice(name=placement, clusters=names, problem="" if names else problem)
+    served = [each for each in decisions if not isinstance(each.state, Absent)]
+    if not served:
+        return PlacementChoice(name=placement, problem="cannot decide: no PlacementDecisions are served here")
+    found = (each for lister in served for each in lister.items() if _is_of(each.metadata, namespace, name))
+    clusters = frozenset[str]().union(*(each.clusters for each in found))
+    are_known = all(isinstance(each.state, Reflecting) for each in served)
+    problem = "has decided for no cluster" if are_known else "is not known at the moment"
+    return PlacementChoice(name=placement, clusters=clusters, problem="" if clusters else problem)
+
+
+def _is_of(decision: ObjectMeta, namespace: str, name: str) -> bool:
+    labels = decision.labels
+    known_by = labels.get(PLACEMENT_LABEL) or labels.get(DECISION_KEY_LABEL) or decision.name
+    return (decision.namespace, known_by) == (namespace, name)
 
 
 def hub_cluster(cluster: MultiKueueCluster) -> HubCluster:

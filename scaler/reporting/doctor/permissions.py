@@ -128,7 +128,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     RequiredRule(
         part=RuleUser.DISPATCHER,
         verbs=("list", "watch"),
-        on=_on(kinds.MULTIKUEUE_CONFIG, kinds.MULTIKUEUE_CLUSTER, kinds.PLACEMENT_DECISION),
+        on=_on(kinds.MULTIKUEUE_CONFIG, kinds.MULTIKUEUE_CLUSTER, kinds.PLACEMENT_DECISION, kinds.PROFILE_DECISION),
     ),
     RequiredRule(part=RuleUser.DISPATCHER, verbs=("get",), on=_on(kinds.SECRET), in_kueue_namespace=True),
     RequiredRule(part=RuleUser.DISPATCHER, verbs=("get",), on=_on(kinds.WORKLOAD)),

@@ -38,6 +38,7 @@ from scaler.kube.objects.resources import (
     MULTIKUEUE_CONFIG,
     NAMESPACE,
     PLACEMENT_DECISION,
+    PROFILE_DECISION,
     SECRET,
     WORKLOAD,
     Resource,
@@ -62,7 +63,7 @@ def crd(resource: Resource) -> Json:
     """A definition that takes everything."""
     names = {"plural": resource.plural, "kind": resource.kind, "singular": resource.kind.lower()}
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    schema = {"type": "object", "properties": {"spec": anything, "status": anything}}
+    schema = {**anything, "properties": {"spec": anything, "status": anything}}
     version = {
         "name": resource.version,
         "served": True,
@@ -83,7 +84,7 @@ def crd(resource: Resource) -> Json:
     }
 
 
-HUB_KINDS = (MULTIKUEUE_CONFIG, MULTIKUEUE_CLUSTER, PLACEMENT_DECISION, ADD_ON_PLACEMENT_SCORE)
+HUB_KINDS = (MULTIKUEUE_CONFIG, MULTIKUEUE_CLUSTER, PLACEMENT_DECISION, PROFILE_DECISION, ADD_ON_PLACEMENT_SCORE)
 _FOLDER = Path(__file__).parents[3] / "deploy" / "crds"
 OWN_CRDS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(_FOLDER.glob("idlegpu.io_*.yaml"))]
 
@@ -239,6 +240,12 @@ class Hub(Cluster):
         clusters = (await self.read(MULTIKUEUE_CONFIG, config))["spec"]["clusters"]
         await self.change(MULTIKUEUE_CONFIG, config, {"spec": {"clusters": [*clusters, worker.name]}})
 
+    async def decides_on_profiles(self, name: str, labels: Mapping[str, str], *profiles: str) -> None:
+        """A PlacementDecision of multicluster.x-k8s.io."""
+        decisions = [{"clusterProfileRef": {"name": each, "namespace": "fleet"}} for each in profiles]
+        metadata = {"labels": dict(labels)}
+        await self.create(PROFILE_DECISION, name, namespace=NAMESPACE_NAME, metadata=metadata, decisions=decisions)
+
     async def is_active(self, cluster: str, *, active: bool = True, since: datetime | None = None) -> None:
         found = {
             "type": "Active",
@@ -324,7 +331,7 @@ class Process:
             checks=reflect(ADMISSION_CHECK, AdmissionCheck),
             configs=reflect(MULTIKUEUE_CONFIG, MultiKueueConfig),
             clusters=reflect(MULTIKUEUE_CLUSTER, MultiKueueCluster),
-            decisions=reflect(PLACEMENT_DECISION, PlacementDecision),
+            decisions=tuple(reflect(each, PlacementDecision) for each in (PLACEMENT_DECISION, PROFILE_DECISION)),
             local_queues=reflect(LOCAL_QUEUE, LocalQueue),
         )
         self.connections = WorkerConnections(
@@ -363,7 +370,8 @@ class Process:
         return self._writes is not None and self.written >= self._writes
 
     async def start(self) -> None:
-        copies: Iterable[Reflector[Any]] = [getattr(self.objects, name) for name in HubObjects.__slots__]
+        objects: Any = self.objects
+        copies: Iterable[Reflector[Any]] = [*objects.essential.values(), *objects.decisions]
         works = [*(each.run() for each in copies), self.connections.run(), self.recorder.run()]
         self._tasks = [asyncio.create_task(work) for work in works]
         await asyncio.gather(*(each.wait_synced() for each in copies))

@@ -17,7 +17,7 @@ from scaler.kube.objects.resources import (
     PLACEMENT_DECISION,
     WORKLOAD,
 )
-from scaler.multikueue.dispatch.waiting import PLACEMENT_ANNOTATION, PLACEMENT_LABEL
+from scaler.multikueue.dispatch.waiting import DECISION_KEY_LABEL, PLACEMENT_ANNOTATION, PLACEMENT_LABEL
 
 SECOND = timedelta(seconds=1)
 
@@ -198,6 +198,23 @@ async def test_a_placement_of_the_local_queue_says_which_clusters_are_in_questio
             metadata={"labels": {PLACEMENT_LABEL: "gpus"}},
             status={"decisions": [{"clusterName": "w2", "reason": ""}]},
         )
+        await at.hub.waits("gang")
+        await at.answers(process, w1="Free", w2="Wait")
+        assert await at.hub.nominated("gang") == ["w2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("gpus", {}), ("gpus-0", {DECISION_KEY_LABEL: "gpus"})],
+    ids=["a decision that is whole", "slices with one key"],
+)
+async def test_so_do_decisions_on_cluster_profiles(name: str, labels: dict[str, str]) -> None:
+    async with site("w1", "w2") as at, at.process() as process:
+        await at.hub.change(
+            LOCAL_QUEUE, "lq", {"metadata": {"annotations": {PLACEMENT_ANNOTATION: "gpus"}}}, namespace=NAMESPACE_NAME
+        )
+        await at.hub.decides_on_profiles("other", {DECISION_KEY_LABEL: "other"}, "w1")
+        await at.hub.decides_on_profiles(name, labels, "w2")
         await at.hub.waits("gang")
         await at.answers(process, w1="Free", w2="Wait")
         assert await at.hub.nominated("gang") == ["w2"]
