@@ -62,12 +62,14 @@ class MultiKueueLaws:
 
     def look(self) -> None:
         """Raises: MultiKueueLawError."""
+        for name in self._clusters.workers:
+            # Also while nothing is written: that it is lost has to be seen for as long as it is.
+            self._is_reached(name)
+            self._is_lost(name)
         state = [each.client.revision for each in self._clusters.members]
         if state == self._seen and not self.broken:
             return
         self._seen = state
-        for name in self._clusters.workers:
-            self._is_reached(name)
         for workload in self._clusters.hub.client.all(WORKLOAD):
             nominated = workload["status"].get("nominatedClusterNames") or ()
             self._first[_key(workload)] |= {*nominated[:1]}
