@@ -1,14 +1,14 @@
 """Recordings for tests of the simulation, made of what each GPU does over time."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from math import ceil
 from pathlib import Path
 
 import numpy as np
 
-from scaler.decision.decision import Inactive, decide
+from scaler.decision.decision import Answer, Inactive, decide
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History
@@ -90,10 +90,17 @@ class Decided:
     """Workload, when, until when, and whether it had returned."""
     unknown: dict[str, float]
     """GPU-hours by reason."""
+    answers: dict[tuple[float, str], Answer] = field(default_factory=dict)
+    """By instant and workload, while it is not suspended."""
 
 
 def decided_at_every_tick(
-    recording: Recording, policy: Policy, *, signals: Sequence[Signal] = (UTIL,), trust: Trust = TRUST
+    recording: Recording,
+    policy: Policy,
+    *,
+    signals: Sequence[Signal] = (UTIL,),
+    trust: Trust = TRUST,
+    tick: timedelta = TICK,
 ) -> Decided:
     """The same question answered without any short cut: each workload is judged at each tick."""
     series = recording.series
@@ -111,7 +118,7 @@ def decided_at_every_tick(
     found = Decided(suspensions=[], unknown={})
     since: dict[int, float] = {}
     came_back = dict.fromkeys(range(len(workloads)), float("-inf"))
-    tick_s = TICK.total_seconds()
+    tick_s = tick.total_seconds()
     number, taken = ceil(recording.begin_s / tick_s), 0
     while number * tick_s <= recording.end_s + tick_s:
         now_s = number * tick_s
@@ -128,7 +135,7 @@ def decided_at_every_tick(
             if n in since or not pods:
                 continue
             running_s = max(came_back[n], *(each.start_s for each in pods))
-            answer = _answer(pods, history, policy, trust, now_s, running_s)
+            answer = found.answers[now_s, str(workload)] = _answer(pods, history, policy, trust, now_s, running_s)
             match answer:
                 case Unknown(reason=reason):
                     hours = workload.gpu_hours(now_s, now_s + tick_s)
