@@ -241,7 +241,7 @@ class Hub:
             clusters=Store[MultiKueueCluster](
                 MultiKueueCluster(metadata=ObjectMeta(name=name), status=active) for name in names
             ),
-            decisions=Store[PlacementDecision](()),
+            decisions=(Store[PlacementDecision](()),),
             local_queues=Store[LocalQueue](()),
         )
         self.workers = BenchWorkers(names, self.clock)
