@@ -3,10 +3,11 @@
 | rule                                | idle is …                                                         |
 |-------------------------------------|-------------------------------------------------------------------|
 | `avg_over_time(…[30m]) < 5 %`       | every GPU whose samples of the last 30 minutes are below 5 % on average |
-| `rate(…[5m]) == 0`                  | every GPU of which the last 5 minutes show no increase            |
+| `rate(…[2m]) == 0`                  | every GPU of which the last 2 minutes show no increase            |
 
-Both are of one signal, look at what samples there are, and know neither of warm-up nor of missing samples. They are
-evaluated once in a collection interval, from the moment on from which a pod has been there for the rule's range.
+Both are of one signal, look at what samples there are, and know nothing of missing ones. They are evaluated once in a
+collection interval, from the moment on from which a pod has been there for the rule's range, and for the warm-up of the
+policies that they are compared with.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +57,7 @@ def _has_no_increase(peaks: Peaks) -> NDArray[np.bool_]:
 
 RULES = (
     PublishedRule(name="avg < 5 % for 30m", length=timedelta(minutes=30), is_idle=_is_low_on_average),
-    PublishedRule(name="rate() == 0 over 5m", length=timedelta(minutes=5), is_idle=_has_no_increase),
+    PublishedRule(name="rate() == 0 over 2m", length=timedelta(minutes=2), is_idle=_has_no_increase),
 )
 
 
@@ -74,6 +75,7 @@ class RuleReplay:
         *,
         signal: str,
         floor: float,
+        warm_up: timedelta,
         interval_s: float,
     ) -> None:
         self._rule, self._workloads, self._feed = rule, workloads, feed
@@ -88,9 +90,10 @@ class RuleReplay:
         self._series, self._owners = np.array(series, np.intp).reshape(-1, 2).T
         """Of the rule's signal, and the workloads that they are of."""
         self._came_back = np.array([each.start_s for each in workloads])
+        self._is_judged_after_s = max(warm_up, rule.length).total_seconds()
         self._ends = np.array([each.end_s for each in workloads])
         self._is_suspended = np.zeros(len(workloads), np.bool_)
-        self.next_due_s = float(self._came_back.min(initial=inf)) + rule.length.total_seconds()
+        self.next_due_s = float(self._came_back.min(initial=inf))
 
     @property
     def shortest_s(self) -> float:
@@ -103,9 +106,10 @@ class RuleReplay:
     def tick(self, now_s: float) -> None:
         if now_s < self.next_due_s:
             return
-        self.next_due_s = now_s + self._interval_s
-        has_range = now_s - self._came_back >= self._rule.length.total_seconds()
-        judged = np.flatnonzero(has_range & (self._ends >= now_s) & ~self._is_suspended)
+        # In step with the samples: counted from the last tick it would fall ever later behind them.
+        self.next_due_s += self._interval_s * ((now_s - self.next_due_s) // self._interval_s + 1)
+        is_ready = now_s - self._came_back >= self._is_judged_after_s
+        judged = np.flatnonzero(is_ready & (self._ends >= now_s) & ~self._is_suspended)
         for position in judged[self._are_idle(judged, now_s)].tolist():
             self._is_suspended[position] = True
             ran_since_s = float(self._came_back[position])
@@ -125,7 +129,8 @@ class RuleReplay:
             return np.zeros(len(positions), np.bool_)
         end = datetime.fromtimestamp(now_s, UTC)
         begins, peaks = self._feed.history.peaks(rows, end - self._rule.length, end)[self._signal]
-        peaks = peaks[:, begins + self._interval_s > now_s - self._rule.length.total_seconds()]
+        # Those of which the greater part is in the range: on average as many as it has samples.
+        peaks = peaks[:, begins + self._interval_s / 2 > now_s - self._rule.length.total_seconds()]
         reports = (peaks != EMPTY).any(axis=1)
         idle, count = self._rule.is_idle(peaks), len(positions)
         has_gpu = np.bincount(owners, reports, minlength=count) > 0

@@ -35,6 +35,7 @@ class ReplayConfig:
     rule_signal: str = ""
     """The signal that published rules are about; empty: none are compared."""
     rule_floor: float = 0.01
+    rule_warm_up: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +154,7 @@ def _rule_replay(
         outcome,
         signal=config.rule_signal,
         floor=config.rule_floor,
+        warm_up=config.rule_warm_up,
         interval_s=config.trust.interval.total_seconds(),
     )
 

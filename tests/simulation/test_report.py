@@ -37,7 +37,7 @@ def answer(**more: Any) -> dict[str, Any]:
     workload = {"namespace": "team", "kind": "Job", "name": "train", "team": "vision", "queue": "", **totals(0.2, 0.5)}
     return {
         "policies": [case | {"teams": [part], "queues": [], "workloads": [workload]}],
-        "published": [{"name": "rate() == 0 over 5m", **totals(0.4, 0.8)}],
+        "published": [{"name": "rate() == 0 over 2m", **totals(0.4, 0.8)}],
         "curve": [point("10m", 0.3, 0.6), point("30m", 0.2, 0.5, is_today=True), point("2h", 0.1, 0.1)],
         "recommendation": {"acceptedRegret": 0.1, **point("2h", 0.1, 0.1)},
         "trace": {
@@ -90,7 +90,7 @@ def test_more_freed_is_farther_up_and_more_regret_farther_right():
     plot = plot_of(answer())
     assert plot is not None
     points = {each.text: each for each in plot.points}
-    today, best, rule = (points[each] for each in ("today: 30m", "recommended: 2h", "rate() == 0 over 5m"))
+    today, best, rule = (points[each] for each in ("today: 30m", "recommended: 2h", "rate() == 0 over 2m"))
     assert best.x < today.x < rule.x
     assert best.y > today.y > rule.y
     assert plot.accepted_x == best.x
@@ -168,5 +168,5 @@ def test_csv_has_a_line_for_each_case_team_and_workload():
         ("30m", "all", "", "200.0"),
         ("30m", "team", "<b>vision</b>", "200.0"),
         ("30m", "workload", "team/train", "200.0"),
-        ("rate() == 0 over 5m", "all", "", "400.0"),
+        ("rate() == 0 over 2m", "all", "", "400.0"),
     ]

@@ -105,6 +105,7 @@ def _config(
             prices=settings.metrics.limits().prices,
             rule_signal=_rule_signal(signals),
             rule_floor=today.active_above_ratio,
+            rule_warm_up=today.warm_up,
         ),
         today=today,
         windows=windows,
