@@ -216,7 +216,7 @@ class TrustSettings(Section):
     max_age_intervals: int = Field(default=_TRUST.max_age_intervals, ge=1)
     """Age of the newest sample, in collection intervals, above which it is stale."""
     max_gap_intervals: int = Field(default=_TRUST.max_gap_intervals, ge=1)
-    """Longest gap between samples, in collection intervals; a longer one could hide work."""
+    """How many collections in a row may be missed; a longer gap between two samples could hide work."""
     max_clock_skew: Duration = _TRUST.max_clock_skew
     """Maximum difference between the clocks of the source and of this program."""
 
