@@ -86,7 +86,8 @@ def test_the_answer_is_the_same_as_from_a_file(prometheus, tmp_path):
     owner = {"a": "Job/train-0", "b": "Job/train-0", "c": "Deployment/web"}
     rows = [(at_s, "team", pod, f"GPU-{pod}", "gpu_util", found, owner[pod]) for at_s, pod, found in samples()]
     path = written(tmp_path, text_of(rows, (*COLUMNS, "owner")))
-    flags = ("--config", settings(tmp_path), "--idle-after", "30m,60m", "--no-curve", "--json")
+    config = ("--config", settings(tmp_path), "--json")
+    flags = (*config, "--idle-after", "30m,60m", "--no-curve")
     from_file = command("simulate", "--trace", str(path), *flags).json
     past = ("--prometheus-url", prometheus.url, "--since", f"{DAYS + 1}d", "--cache", str(tmp_path / "cache"))
     from_source = command("simulate", *past, *flags).json
@@ -96,6 +97,10 @@ def test_the_answer_is_the_same_as_from_a_file(prometheus, tmp_path):
         each: from_file["trace"][each] for each in ("begin", "end", "samples", "pods", "workloads")
     }
     assert sum(each["suspensions"] for each in from_file["policies"]) > 10
+    gangs_from_file = command("simulate", "--trace", str(path), *config, "--gpus", "2").json
+    gangs = command("simulate", *past, *config, "--gpus", "2").json
+    assert gangs | {"notes": []} == gangs_from_file
+    assert (gangs["jobs"], gangs["sessions"], len(gangs["notes"])) == (2, 1, 1)
 
 
 class Counting:

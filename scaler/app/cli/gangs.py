@@ -1,24 +1,28 @@
 """`idle-gpu-scaler simulate --compare`: what would each policy have given the Workloads of a trace?"""
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from scaler.app.cli.layout import count, table_or_list, terminal
+from scaler.app.cli.simulate import SimulateFlags, progress_bar, recording_of, signals_of, trust_of
+from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
 from scaler.idleness.durations import format_duration
-from scaler.idleness.policy import Policy
+from scaler.idleness.policy import Policy, Trust
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.simulation.gangs.course import simulate_gangs
 from scaler.simulation.gangs.idle_mix import IdleMix, with_sessions
 from scaler.simulation.gangs.outcomes import GangPolicy
 from scaler.simulation.gangs.pressure_plans import GangTimes
+from scaler.simulation.gangs.recorded_jobs import PauseRule, recorded_jobs, with_recorded_spans
 from scaler.simulation.gangs.report import PolicyReport, WaitTimes, as_json, report_of
 from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
 from scaler.simulation.gangs.trace import read_jobs
@@ -26,35 +30,113 @@ from scaler.simulation.gangs.trace import read_jobs
 _MINUTE = timedelta(minutes=1)
 
 
+ALL_POLICIES = ",".join(GangPolicy)
+_SHORTEST_PAUSE = timedelta(minutes=5)
+"""Of recorded samples. A shorter one counts as work, unless it is long enough for a suspension."""
+
+
+class _Mix(NamedTuple):
+    """The jobs of a simulation, and what is known of their pauses."""
+
+    jobs: Sequence[SimulatedJob]
+    left_out: int
+    """Jobs that need more than the quota."""
+    facts: Mapping[str, Any]
+
+
 def run_gangs(
-    workloads: Path,
+    workloads: Path | None,
     *,
+    samples: SimulateFlags,
     compare: str,
     gpus: str,
-    settings: Settings,
     idle_share: float,
     seed: int,
     price: float | None = None,
-    is_json: bool = False,
 ) -> int:
-    """`gpus` is a number, or one for each ClusterQueue: `team-a=64,team-b=32`. Raises: ConfigurationError."""
-    policies, quota = policies_of(compare), quota_of(gpus)
-    jobs, left_out = _fitting(read_jobs(workloads, GpuResources(patterns=settings.gpu_resources)), quota)
-    mixed = with_sessions(jobs, IdleMix(share_ratio=idle_share), seed=seed)
+    """`gpus` is a number, or one for each ClusterQueue: `team-a=64,team-b=32`. Raises: ScalerError."""
+    settings = load(samples.config, environ=os.environ, flags={"prometheus.url": samples.prometheus_url})
+    policies, quota, is_recorded = policies_of(compare or ALL_POLICIES), quota_of(gpus), samples.trace or samples.since
+    if workloads is None and not is_recorded:
+        raise ConfigurationError("write --workloads FILE, --trace FILE or --since 30d: which Workloads are simulated?")
+    jobs = None if workloads is None else read_jobs(workloads, GpuResources(patterns=settings.gpu_resources))
+    if is_recorded or jobs is None:
+        mix = _recorded(jobs, quota, samples, settings)
+    else:
+        mix = _drawn(jobs, quota, IdleMix(share_ratio=idle_share), seed)
     times = times_of(settings)
     with terminal(is_error=True).status("") as status:
         reports = []
         for policy in policies:
             status.update(f"simulating {policy}")
-            reports.append(report_of(simulate_gangs(mixed, quota, policy, times)))
-    facts = facts_of(mixed, quota, left_out=left_out, seed=seed)
-    if is_json:
+            reports.append(report_of(simulate_gangs(mix.jobs, quota, policy, times)))
+    facts = {**facts_of(mix.jobs, quota, left_out=mix.left_out), **mix.facts}
+    if samples.as_json:
         answer = {**facts, "policies": [as_json(each, price) for each in reports]}
         print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
     else:
         console = terminal()
         console.print(render(facts, reports, console.width, price=price, currency=settings.metrics.currency))
     return 0
+
+
+def _drawn(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], mix: IdleMix, seed: int) -> _Mix:
+    """Some of the jobs are sessions, with pauses from a distribution."""
+    fitting, left_out = _fitting(jobs, quota)
+    return _Mix(with_sessions(fitting, mix, seed=seed), left_out, {"idleSpans": "drawn", "seed": seed})
+
+
+def _recorded(
+    jobs: Sequence[SimulatedJob] | None, quota: Mapping[str, int], samples: SimulateFlags, settings: Settings
+) -> _Mix:
+    """Jobs with the pauses that samples show; what is recorded makes up the jobs where no file does."""
+    _refuse_flags_of_the_replay(samples)
+    fitting, left_out = ([], 0) if jobs is None else _fitting(jobs, quota)
+    facts: dict[str, Any] = {"idleSpans": "recorded", "notes": (notes := list[str]())}
+    with recording_of(samples, settings, notes) as recording:
+        rule = pause_rule(settings, trust_of(settings, recording, notes))
+        with progress_bar("find pauses") as progress:
+            recorded = recorded_jobs(recording, rule, progress=progress)
+    if jobs is None:
+        if not recorded:
+            raise ConfigurationError("no pod has two samples; name a longer time or another file")
+        return _Mix(*_fitting(recorded, quota), facts)
+    joined, facts["withSamples"] = with_recorded_spans(fitting, recorded)
+    notes.append(
+        f"samples show the pauses of {facts['withSamples']:,} of {count(len(joined), 'Workload')}; the others work all "
+        "the time, but for pauses that the file has"
+    )
+    return _Mix(joined, left_out, facts)
+
+
+def _refuse_flags_of_the_replay(samples: SimulateFlags) -> None:
+    """Windows and floors are those of the settings here."""
+    given = {
+        "--idle-after": samples.idle_after,
+        "--warm-up": samples.warm_up,
+        "--active-above": samples.active_above,
+        "--filename": samples.files,
+        "--accept-regret": samples.accept_regret,
+        "--floors": samples.floors,
+        "--html": samples.html,
+        "--csv": samples.csv,
+    }
+    for flag in (flag for flag, value in given.items() if value):
+        raise ConfigurationError(
+            f"{flag} is not for Workloads (--workloads, --gpus, --compare): leave it out; windows and activeAbove of "
+            "them are those of --config"
+        )
+
+
+def pause_rule(settings: Settings, trust: Trust) -> PauseRule:
+    """With which recorded workloads are idle by these settings."""
+    floor, times = settings.defaults.active_above_ratio, times_of(settings)
+    return PauseRule(
+        signals=signals_of(settings),
+        trust=trust,
+        floor=Policy().active_above_ratio if floor is None else floor,
+        shortest=min(_SHORTEST_PAUSE, times.idle_after, times.window_under_pressure),
+    )
 
 
 def policies_of(text: str) -> list[GangPolicy]:
@@ -103,11 +185,11 @@ def _fitting(jobs: Sequence[SimulatedJob], quota: Mapping[str, int]) -> tuple[li
     total = sum(quota.values())
     fitting = [job for job in jobs if job.gpus <= total]
     if not fitting:
-        raise ConfigurationError(f"no Workload of the trace fits into {total} GPUs; raise --gpus")
+        raise ConfigurationError(f"no Workload fits into {count(total, 'GPU')}; raise --gpus")
     return fitting, len(jobs) - len(fitting)
 
 
-def facts_of(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], *, left_out: int, seed: int) -> dict[str, Any]:
+def facts_of(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], *, left_out: int) -> dict[str, Any]:
     """What is the same under every policy."""
     hours = [job.gpus * (job.duration / timedelta(hours=1)) for job in jobs]
     idle = [job.gpus * (sum(job.spans[1::2], timedelta(0)) / timedelta(hours=1)) for job in jobs]
@@ -121,7 +203,6 @@ def facts_of(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], *, left_out
         "idleGpuHours": sum(idle),
         "from": jobs[0].created.isoformat(),
         "until": jobs[-1].created.isoformat(),
-        "seed": seed,
     }
 
 
@@ -138,15 +219,16 @@ def render(
     return Group(
         Text(_summary(facts), style="dim"),
         table_or_list(["", *(each.policy for each in reports)], rows, width),
+        *(Text(note, style="yellow") for note in facts.get("notes", ())),
     )
 
 
 def _summary(facts: Mapping[str, Any]) -> str:
-    idle, hours = facts["idleGpuHours"], facts["gpuHours"]
+    idle, hours, quota = facts["idleGpuHours"], facts["gpuHours"], sum(facts["quotaGpus"].values())
+    source = " (recorded)" if facts["idleSpans"] == "recorded" else ""
     text = (
         f"{count(facts['jobs'], 'Workload')}, {facts['gangs']} of them gangs, {hours:,.0f} GPU-hours, of which "
-        f"{idle / hours:.1%} idle in {count(facts['sessions'], 'session')}; "
-        f"quota {count(sum(facts['quotaGpus'].values()), 'GPU')}"
+        f"{idle / hours:.1%} idle in {count(facts['sessions'], 'session')}{source}; quota {count(quota, 'GPU')}"
     )
     return f"{text}; {count(facts['leftOut'], 'Workload')} that need more left out" if facts["leftOut"] else text
 

@@ -466,7 +466,7 @@ def simulate(
     csv: Annotated[Path | None, _option("--csv", about="Also write the numbers, by team, queue and workload.")] = None,
     workloads: Annotated[
         Path | None,
-        _option("--workloads", metavar="FILE", about="Workloads of the past instead: JSON of kubectl, or CSV."),
+        _option("--workloads", metavar="FILE", about="Workloads of the past: JSON of kubectl, or CSV."),
     ] = None,
     gpus: Annotated[
         str,
@@ -475,11 +475,17 @@ def simulate(
         ),
     ] = "",
     compare: Annotated[
-        str, typer.Option("--compare", metavar="POLICIES", help="Of Workloads: some of none, always, on-pressure.")
-    ] = "none,always,on-pressure",
+        str,
+        _option("--compare", metavar="POLICIES", about="Of Workloads: some of none,always,on-pressure. Default: all."),
+    ] = "",
     idle_share: Annotated[
         float,
-        typer.Option("--idle-share", help="Share of the Workloads up to 8 GPUs that are sessions.", min=0, max=1),
+        typer.Option(
+            "--idle-share",
+            help="Share of the Workloads up to 8 GPUs that are sessions, if there are no samples.",
+            min=0,
+            max=1,
+        ),
     ] = 0.3,
     seed: Annotated[int, typer.Option("--seed", help="Of the sessions' idle spans.")] = 0,
     price: Annotated[float | None, _option("--price", about="Price of one GPU for one hour.", min=0)] = None,
@@ -488,29 +494,14 @@ def simulate(
     """Show what policies would have done with the samples of the past, or have given its Workloads.
 
     With --trace or --since: replays samples through the same decisions as in production, and tells what would have been
-    freed, and how soon owners would have come back. With --workloads: how long gangs would have waited, and how well
-    GPUs would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans.
-    Changes nothing.
+    freed, and how soon owners would have come back. With --gpus: how long gangs would have waited, and how well GPUs
+    would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans. Their
+    Workloads are those of --workloads, or the workloads that samples show; pauses are those of samples, if there are
+    any, and else drawn. Changes nothing.
     """
     from scaler.app.cli.gangs import run_gangs
     from scaler.app.cli.simulate import SimulateFlags, run_simulate
-    from scaler.app.settings.load import load
 
-    if workloads is not None:
-        if trace is not None or since:
-            raise ConfigurationError("--workloads is instead of --trace and --since; name one of them")
-        sys.exit(
-            run_gangs(
-                workloads,
-                compare=compare,
-                gpus=gpus,
-                settings=load(config, environ=os.environ, flags={}),
-                idle_share=idle_share,
-                seed=seed,
-                price=price,
-                is_json=as_json,
-            )
-        )
     flags = SimulateFlags(
         trace=trace,
         config=config,
@@ -528,7 +519,11 @@ def simulate(
         csv=csv,
         as_json=as_json,
     )
-    sys.exit(run_simulate(flags))
+    if workloads is None and not gpus and not compare:
+        sys.exit(run_simulate(flags))
+    sys.exit(
+        run_gangs(workloads, samples=flags, compare=compare, gpus=gpus, idle_share=idle_share, seed=seed, price=price)
+    )
 
 
 @app.command()

@@ -56,20 +56,13 @@ class SimulateFlags:
 
 def run_simulate(flags: SimulateFlags) -> int:
     """Raises: ScalerError."""
-    if (flags.trace is None) is not bool(flags.since):
-        raise ConfigurationError("write either --trace FILE or --since 30d: where are the samples from?")
-    settings = load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url})
-    signals = [each.into(Signal) for each in settings.signals]
-    with tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-") as folder:
-        recording, notes = Recording(folder=Path(folder)), list[str]()
-        if flags.trace is not None:
-            with _progress(f"read {flags.trace.name}") as progress:
-                notes += record_trace(flags.trace, recording, signals, progress=progress)
-        else:
-            with _progress(f"read {settings.prometheus.url}") as progress:
-                notes += record_past(flags.since, settings, recording, signals, cache=flags.cache, progress=progress)
-        config = _config(flags, settings, signals, recording, notes)
-        with _progress("replay") as progress:
+    settings, notes = (
+        load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url}),
+        list[str](),
+    )
+    with recording_of(flags, settings, notes) as recording:
+        config = _config(flags, settings, recording, notes)
+        with progress_bar("replay") as progress:
             answer = study(recording, config, progress=progress)
     answer["notes"] = notes
     answer["trace"]["intervalIsMeasured"] = _is_measured(settings)
@@ -78,11 +71,30 @@ def run_simulate(flags: SimulateFlags) -> int:
     return 0
 
 
-def _config(
-    flags: SimulateFlags, settings: Settings, signals: Sequence[Signal], recording: Recording, notes: list[str]
-) -> StudyConfig:
-    trust = _trust(settings, recording, notes)
-    notes += _missing(signals, recording)
+@contextmanager
+def recording_of(flags: SimulateFlags, settings: Settings, notes: list[str]) -> Iterator[Recording]:
+    """The samples of the past, for as long as they are needed. Raises: ScalerError."""
+    if (flags.trace is None) is not bool(flags.since):
+        raise ConfigurationError("write either --trace FILE or --since 30d: where are the samples from?")
+    signals = signals_of(settings)
+    with tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-") as folder:
+        recording = Recording(folder=Path(folder))
+        if flags.trace is not None:
+            with progress_bar(f"read {flags.trace.name}") as progress:
+                notes += record_trace(flags.trace, recording, signals, progress=progress)
+        else:
+            with progress_bar(f"read {settings.prometheus.url}") as progress:
+                notes += record_past(flags.since, settings, recording, signals, cache=flags.cache, progress=progress)
+        notes += _missing(signals, recording)
+        yield recording
+
+
+def signals_of(settings: Settings) -> list[Signal]:
+    return [each.into(Signal) for each in settings.signals]
+
+
+def _config(flags: SimulateFlags, settings: Settings, recording: Recording, notes: list[str]) -> StudyConfig:
+    signals, trust = signals_of(settings), trust_of(settings, recording, notes)
     bounds = PolicyBounds(
         defaults=settings.defaults.overrides(),
         longest=settings.evaluation.max_window,
@@ -116,7 +128,7 @@ def _config(
     )
 
 
-def _trust(settings: Settings, recording: Recording, notes: list[str]) -> Trust:
+def trust_of(settings: Settings, recording: Recording, notes: list[str]) -> Trust:
     """With the interval of the settings, or the measured one where they are silent."""
     trust, measured = settings.trust.into(Trust), timedelta(seconds=max(1, round(recording.interval_s())))
     if _is_measured(settings):
@@ -180,7 +192,7 @@ def _files(files: Sequence[Path], bounds: PolicyBounds, recording: Recording) ->
 
 
 @contextmanager
-def _progress(what: str) -> Iterator[Callable[[float], None]]:
+def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
     """A bar on stderr, where somebody looks."""
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
     with Progress(*columns, console=terminal(is_error=True), transient=True, disable=not sys.stderr.isatty()) as bar:

@@ -202,12 +202,16 @@ class _Course:
         """Let Kueue admit, and plans suspend, until nothing changes any more at this instant."""
         self._admit(now)
         if self._policy is GangPolicy.ON_PRESSURE:
-            gang, victims = self._plans.victims(now, self._candidates(now))
-            while victims:
-                self._reclaim(gang, victims, now)
-                gang, victims = self._plans.victims(now, self._candidates(now))
+            if self._gpus[JobStage.WAITING] or self._plans.is_active:
+                self._follow_plans(now)
             self._look_again(now)
         self._count(now)
+
+    def _follow_plans(self, now: datetime) -> None:
+        gang, victims = self._plans.victims(now, self._candidates(now))
+        while victims:
+            self._reclaim(gang, victims, now)
+            gang, victims = self._plans.victims(now, self._candidates(now))
 
     def _admit(self, now: datetime) -> None:
         for name in self._queues.admit(now):

@@ -41,6 +41,7 @@ def _job(workload: Workload, gpus: GpuResources, latest: datetime) -> SimulatedJ
     if held == 0:
         return None
     ended = _since(workload, "Finished") or latest
+    owner = workload.metadata.controller_owner
     return SimulatedJob(
         name="/".join(workload.metadata.key),
         created=created,
@@ -48,6 +49,7 @@ def _job(workload: Workload, gpus: GpuResources, latest: datetime) -> SimulatedJ
         spans=(ran_for(max(1.0, (ended - admitted).total_seconds())),),
         queue=admission.cluster_queue,
         priority=workload.spec.priority or 0,
+        owner="" if owner is None else f"{workload.metadata.namespace}/{owner.name}",
     )
 
 

@@ -94,6 +94,11 @@ class PressurePlans:
     _refused: dict[str, object] = field(default_factory=dict)
     """By gang: what it was found on that there is no plan."""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a plan whose victims have not been suspended yet."""
+        return self._active is not None
+
     def victims(self, now: datetime, candidates: Sequence[Candidate]) -> tuple[str, tuple[Candidate, ...]]:
         """The gang and those to suspend for it now, all together; none where nothing is to be suspended."""
         if self._active is not None:

@@ -15,6 +15,8 @@ class SimulatedJob:
     """How long its GPUs work, are idle, work, and so on, from its admission on. One span: it works all the time."""
     queue: str = DEFAULT_QUEUE
     priority: int = 0
+    owner: str = ""
+    """`namespace/name` of what its pods belong to; empty where that is not known, or not clear."""
 
     @property
     def is_gang(self) -> bool:

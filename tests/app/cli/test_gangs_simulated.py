@@ -1,6 +1,8 @@
-"""`simulate --compare`: a gang that waits behind a session, from a file to a table and to JSON."""
+"""`simulate --compare`: a gang that waits behind a session, from files to a table and to JSON."""
 
+import json
 import re
+from datetime import UTC, datetime
 
 import pytest
 from app.cli.command import command
@@ -97,3 +99,133 @@ def test_flags_that_cannot_be_used_say_why(trace, flags, gpus, message):
 
     assert done.status == 2
     assert message in done.err
+
+
+# ------------------------------------------------------------------------------------------------- recorded pauses
+
+HOUR = 3600
+GANG = (4 * HOUR, 5 * HOUR)
+
+
+@pytest.fixture
+def samples(tmp_path):
+    """A notebook with two GPUs works for an hour, pauses for seven, and works for one; a gang of two pods works from
+    4:00 to 5:00. A sample a minute."""
+    rows = ["time,namespace,pod,gpu,signal,value,owner"]
+    for at in range(0, 9 * HOUR, 60):
+        works = at < HOUR or at >= 8 * HOUR
+        rows += [f"{at},team,nb-0,GPU-{n},gpu_util,{50 * works if n else 0},Notebook/nb" for n in range(2)]
+        rows += [f"{at},team,gang-{n},GPU-g{n},gpu_util,90,Job/gang" for n in range(2) if GANG[0] <= at < GANG[1]]
+    path = tmp_path / "samples.csv"
+    path.write_text("\n".join(rows), encoding="utf-8")
+    config = tmp_path / "settings.yaml"
+    config.write_text("signals: [{name: gpu_util, metrics: [U], unit: percent}]\n", encoding="utf-8")
+    return ("--trace", str(path), "--config", str(config))
+
+
+@pytest.fixture
+def listed(tmp_path):
+    """As kubectl prints them: the gang was created at 2:00, and nothing is recorded of a third Workload."""
+
+    def workload(name, owner, gpus, created, admitted, finished):
+        instants = [datetime.fromtimestamp(at * HOUR, UTC).isoformat() for at in (created, admitted, finished)]
+        kinds = zip(("Admitted", "Finished"), instants[1:], strict=True)
+        usage = [{"name": "main", "count": gpus, "resourceUsage": {"nvidia.com/gpu": str(gpus)}}]
+        return {
+            "metadata": {
+                "namespace": "team",
+                "name": name,
+                "creationTimestamp": instants[0],
+                "ownerReferences": [{"kind": "Job", "name": owner, "uid": owner, "controller": True}],
+            },
+            "status": {
+                "conditions": [{"type": kind, "status": "True", "lastTransitionTime": at} for kind, at in kinds],
+                "admission": {"clusterQueue": "a", "podSetAssignments": usage},
+            },
+        }
+
+    items = [
+        workload("notebook-nb-1f2e3", "nb", 2, 0, 0, 9),
+        workload("job-gang-7a6b5", "gang", 2, 2, 4, 5),
+        workload("job-other-9d8c7", "other", 1, 8, 8, 9),
+    ]
+    path = tmp_path / "workloads.json"
+    path.write_text(json.dumps({"items": items}), encoding="utf-8")
+    return ("--workloads", str(path))
+
+
+def test_recorded_workloads_are_the_jobs_where_no_file_has_any(samples):
+    """With two GPUs the gang waits until 9:00 if nothing is suspended: 5 h less the minute after the last sample."""
+    answer = command("simulate", *samples, "--gpus", "2", "--json").json
+    none, always, _ = answer["policies"]
+
+    assert (answer["jobs"], answer["gangs"], answer["sessions"], answer["idleSpans"]) == (2, 2, 1, "recorded")
+    assert (answer["notes"], "seed" in answer, answer["from"]) == ([], False, "1970-01-01T00:00:00+00:00")
+    assert answer["gpuHours"] == pytest.approx(2 * (9 + 1) - 2 * 2 / 60)
+    assert answer["idleGpuHours"] == pytest.approx(2 * 7)
+    assert none["gangWaitSeconds"] == {"number": 2, "mean": 2.5 * HOUR - 30, "p50": 0, "p95": 5 * HOUR - 60}
+    assert (always["gangWaitSeconds"]["p95"], always["suspensions"]) == (0, 1)
+
+
+def test_workloads_of_a_file_have_recorded_pauses_and_their_own_creation_gpus_and_queue(samples, listed):
+    """The gang has waited since 2:00: 7 h if nothing is suspended. What is not recorded of the hours that the file has
+    is work: a minute each of the notebook, at its begin, and of the gang."""
+    answer = command("simulate", *samples, *listed, "--gpus", "a=2", "--json").json
+    none, *_ = answer["policies"]
+
+    assert (answer["jobs"], answer["sessions"], answer["idleSpans"], answer["withSamples"]) == (3, 1, "recorded", 2)
+    assert answer["notes"] == [
+        "samples show the pauses of 2 of 3 Workloads; the others work all the time, but for pauses that the file has"
+    ]
+    assert (answer["gpuHours"], answer["idleGpuHours"]) == (2 * 9 + 2 + 1, 2 * 7)
+    assert none["gangWaitSeconds"]["p95"] == 7 * HOUR
+
+
+def test_the_table_says_that_pauses_are_recorded_and_of_how_many(samples, listed):
+    done = command("simulate", *samples, *listed, "--gpus", "a=2", "--compare", "none")
+
+    assert (done.status, done.err) == (0, "")
+    assert "idle in 1 session (recorded); quota 2 GPUs" in " ".join(done.out.split())
+    assert "samples show the pauses of 2 of 3 Workloads" in done.out
+
+
+def test_without_samples_pauses_are_drawn(trace):
+    answer = simulate(trace, "--json").json
+
+    assert (answer["idleSpans"], answer["seed"], "notes" in answer) == ("drawn", 0, False)
+
+
+def test_what_a_pause_is_follows_from_the_floor_of_the_settings(samples, tmp_path):
+    floor = tmp_path / "floor.yaml"
+    floor.write_text(
+        "signals: [{name: gpu_util, metrics: [U], unit: percent}]\ndefaults: {activeAbove: 60%}\n", encoding="utf-8"
+    )
+    answer = command(
+        "simulate", *samples[:2], "--config", str(floor), "--gpus", "2", "--compare", "none", "--json"
+    ).json
+
+    assert answer["idleGpuHours"] == pytest.approx(2 * (9 - 2 / 60))
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--compare", "none"), "--gpus: '': write a number such as 64, or team-a=64,team-b=32"),
+        (("--gpus", "2", "--idle-after", "1h"), "--idle-after is not for Workloads"),
+        (("--gpus", "2", "--html", "x.html"), "--html is not for Workloads"),
+        (("--gpus", "2", "--since", "1d"), "write either --trace FILE or --since 30d"),
+        (("--gpus", "1"), "no Workload fits into 1 GPU; raise --gpus"),
+        (("--gpus", "team-a=2"), "--gpus says nothing of ClusterQueue default; write default=GPUS, too"),
+    ],
+)
+def test_flags_that_do_not_go_together_say_why(samples, flags, message):
+    done = command("simulate", *samples, *flags)
+
+    assert done.status == 2
+    assert message in " ".join(done.err.split())
+
+
+def test_samples_or_workloads_have_to_be_named():
+    done = command("simulate", "--gpus", "2")
+
+    assert (done.status, "write --workloads FILE, --trace FILE or --since 30d" in done.err) == (2, True)
