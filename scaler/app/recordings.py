@@ -31,10 +31,13 @@ Progress = Callable[[float], None]
 
 def record_trace(path: Path, recording: Recording, signals: Sequence[Signal], *, progress: Progress) -> list[str]:
     """What its reader should know. Raises: ConfigurationError."""
-    ignored = read_trace(path, recording, signals, progress=progress).ignored
+    found = read_trace(path, recording, signals, progress=progress)
     return [
-        f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
-        for name, lines in ignored.items()
+        *(f"column {each!r} is none of a trace file's, left out" for each in found.ignored_columns),
+        *(
+            f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
+            for name, lines in found.ignored.items()
+        ),
     ]
 
 

@@ -59,7 +59,7 @@ class PastPods:
             said = await self._day(day, min(day + _DAY, end))
             for key, facts in facts_of(said).items():
                 if key in pods:
-                    found[key] = _merged(found.get(key, NO_FACTS), facts)
+                    found[key] = found.get(key, NO_FACTS).updated(facts)
         return found
 
     async def _day(self, begin: datetime, end: datetime) -> dict[str, list[dict[str, str]]]:
@@ -155,12 +155,3 @@ def _topmost(
 
 _MOST_OWNERS = 5
 """One above the other: a pod, its Job, its JobSet, its TrainJob."""
-
-
-def _merged(before: PodFacts, after: PodFacts) -> PodFacts:
-    return PodFacts(
-        owner=after.owner or before.owner,
-        queue=after.queue or before.queue,
-        team=after.team or before.team,
-        gpus=after.gpus or before.gpus,
-    )
