@@ -68,6 +68,15 @@ def test_it_prints_one_object_with_a_policy_for_each_window(tmp_path):
     assert [each["unknownGpuHours"] for each in answer["policies"]] == [0.0, 0.0]
 
 
+def test_windows_that_differ_by_seconds_are_told_apart(tmp_path):
+    answer = simulated(tmp_path, written(tmp_path, text_of(lines("a", minutes=180))), "--idle-after", "1h1m,1h1m30s")
+    # The last sample is at 179:30; the last work was at 59:30.
+    assert [each["freedGpuHours"] for each in answer["policies"]] == [
+        pytest.approx(58.5 / 60, abs=1e-4),
+        pytest.approx(58 / 60, abs=1e-4),
+    ]
+
+
 @pytest.mark.parametrize(
     ("names", "nodes", "is_shared"),
     [
