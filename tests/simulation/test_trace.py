@@ -179,6 +179,25 @@ def test_optional_columns_tell_owners_queues_teams_gpus_and_models(tmp_path):
     ]
 
 
+def test_models_without_a_price_are_named(tmp_path):
+    rows = [*lines("a", more=("H100",)), *lines("b", more=("A100",)), *lines("c", more=("",))]
+    path = written(tmp_path, text_of(rows, (*COLUMNS, "model")))
+    answer = simulated(tmp_path, path, "--no-curve", metrics={"prices": {"H100": 6.0}})
+    words = "metrics.prices has no price for GPUs whose model is not known, A100: what is freed of them is missing"
+    assert [each for each in answer["notes"] if each.startswith(words)]
+    assert simulated(tmp_path, path, "--no-curve", metrics={"prices": {"*": 6.0}})["notes"] == []
+    assert simulated(tmp_path, path, "--no-curve")["notes"] == []
+
+
+@pytest.mark.parametrize("flag", ["--html", "--csv"])
+def test_a_file_that_cannot_be_written_takes_nothing_away(tmp_path, flag):
+    path, missing = written(tmp_path, text_of(lines("a"))), str(tmp_path / "missing" / "file")
+    words = ("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), "--no-curve", flag, missing)
+    done = command(*words)
+    assert (done.status, f"{missing}: No such file or directory" in done.err) == (2, True)
+    assert "1 workload, 1 pod, 2 GPU-hours" in done.out
+
+
 def test_policies_from_a_file_are_for_those_that_would_follow_them(tmp_path):
     document = {
         "apiVersion": "idlegpu.io/v1alpha1",
@@ -252,6 +271,19 @@ def test_flags_that_cannot_be_used_are_refused(tmp_path, flags, words):
     done = command("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), *flags)
     assert done.status == 2
     assert words in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--workloads", "w.csv", "--html", "x.html", "--idle-after", "1h"), "--idle-after, --html: only without"),
+        (("--workloads", "w.csv", "--trace", "x.csv"), "--trace: only without --workloads"),
+        (("--trace", "x.csv", "--gpus", "8"), "--gpus: only with --workloads"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(flags, words):
+    done = command("simulate", *flags)
+    assert (done.status, words in done.err) == (2, True), done.err
 
 
 def test_the_curve_marks_today_and_recommends_what_frees_most_within_the_regret(tmp_path):

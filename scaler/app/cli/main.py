@@ -5,7 +5,7 @@ Other distributions add verbs by entry points of the group `idle_gpu_scaler.verb
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from inspect import Signature, signature
 from pathlib import Path
@@ -431,6 +431,12 @@ def policy_test(
     sys.exit(run_policy_test(client, file))
 
 
+def _refuse(flags: Mapping[str, object], why: str) -> None:
+    """Raises: ConfigurationError where one of them is given."""
+    if given := [name for name, value in flags.items() if value]:
+        raise ConfigurationError(f"{', '.join(given)}: {why}")
+
+
 @app.command()
 def simulate(
     trace: Annotated[
@@ -497,8 +503,12 @@ def simulate(
     from scaler.app.settings.load import load
 
     if workloads is not None:
-        if trace is not None or since:
-            raise ConfigurationError("--workloads is instead of --trace and --since; name one of them")
+        of_samples = {
+            "--trace": trace, "--since": since, "--prometheus-url": prometheus_url, "--cache": cache,
+            "--idle-after": idle_after, "--warm-up": warm_up, "--active-above": active_above, "--filename": file,
+            "--accept-regret": accept_regret, "--floors": floors, "--html": html, "--csv": csv,
+        }  # fmt: skip
+        _refuse(of_samples, "only without --workloads")
         sys.exit(
             run_gangs(
                 workloads,
@@ -511,6 +521,7 @@ def simulate(
                 is_json=as_json,
             )
         )
+    _refuse({"--gpus": gpus, "--price": price}, "only with --workloads")
     flags = SimulateFlags(
         trace=trace,
         config=config,

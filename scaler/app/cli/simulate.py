@@ -26,6 +26,7 @@ from scaler.errors import ConfigurationError, MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Overrides, Trust
+from scaler.reporting.usage.prices import Prices
 from scaler.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig
@@ -73,8 +74,8 @@ def run_simulate(flags: SimulateFlags) -> int:
             answer = study(recording, config, progress=progress)
     answer["notes"] = notes
     answer["trace"]["intervalIsMeasured"] = _is_measured(settings)
-    _write(answer, flags)
     _show(answer, as_json=flags.as_json)
+    _write(answer, flags)  # last: a file that cannot be written takes nothing away
     return 0
 
 
@@ -82,7 +83,8 @@ def _config(
     flags: SimulateFlags, settings: Settings, signals: Sequence[Signal], recording: Recording, notes: list[str]
 ) -> StudyConfig:
     trust = _trust(settings, recording, notes)
-    notes += _missing(signals, recording)
+    prices = settings.metrics.limits().prices
+    notes += [*_missing(signals, recording), *_unpriced(prices, recording)]
     bounds = PolicyBounds(
         defaults=settings.defaults.overrides(),
         longest=settings.evaluation.max_window,
@@ -102,7 +104,7 @@ def _config(
             signals=signals,
             trust=trust,
             tick=settings.evaluation.interval,
-            prices=settings.metrics.limits().prices,
+            prices=prices,
             rule_signal=_rule_signal(signals),
             rule_floor=today.active_above_ratio,
         ),
@@ -137,6 +139,13 @@ def _missing(signals: Sequence[Signal], recording: Recording) -> Iterator[str]:
     for each in signals:
         if each.name not in known:
             yield f"signal {each.name} has no sample: what needs it is unknown; take it out of the settings' signals"
+
+
+def _unpriced(prices: Prices, recording: Recording) -> Iterator[str]:
+    models = {each.gpu.model for each in recording.series if prices and prices.of(each.gpu.model) is None}
+    if models:
+        names = ", ".join(each or "GPUs whose model is not known" for each in sorted(models))
+        yield f"metrics.prices has no price for {names}: what is freed of them is missing in the money"
 
 
 def _rule_signal(signals: Sequence[Signal]) -> str:
