@@ -59,12 +59,12 @@ def record_past(
     end = (now or datetime.now(UTC)) - settings.evaluation.overlap
     fetching = _fetch(prometheus.url, settings, recording, signals, folder, (end - length, end), progress)
     try:
-        strangers = asyncio.run(fetching)
+        unidentified = asyncio.run(fetching)
     except OSError as error:
         raise ConfigurationError(f"{folder}: samples cannot be kept there: {error.strerror}; choose --cache") from None
     if not recording.samples:
         raise ConfigurationError(
-            f"no sample of any signal of a pod in the last {since} ({strangers} series name no pod or no GPU)"
+            f"no sample of any signal of a pod in the last {since} ({unidentified} series name no pod or no GPU)"
         )
     return [f"samples are kept in {folder}; remove it when they are needed no more"]
 
@@ -87,10 +87,10 @@ async def _fetch(  # noqa: PLR0917
         past = PastSamples(source, folder, signals, interval=settings.trust.interval)
         parts = await past.parts(*span)
         await past.fetch(parts, progress=progress)
-        strangers = include(parts, recording, lambda labels: _identified(labels, rules))
+        unidentified = include(parts, recording, lambda labels: _identified(labels, rules))
         pods = PastPods(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=config.matchers)
         recording.facts.update(await pods.facts(*span, {each.pod for each in recording.series}))
-        return strangers
+        return unidentified
     finally:
         await source.close()
 

@@ -223,7 +223,7 @@ def include(
 
     `identify`: whose a series is, by the rules of the settings. Raises: SourceError where a file cannot be read.
     """
-    strangers = 0
+    unidentified = 0
     for part in parts:
         try:
             said, size = json.loads(part.series_path.read_bytes()), part.samples_path.stat().st_size
@@ -231,8 +231,8 @@ def include(
             raise SourceError(f"{part.series_path} cannot be read ({error}); remove it", transient=False) from None
         recording.blanks += said["blanks"]
         owners = [identify(each) for each in said["labels"]]
-        strangers += owners.count(None)
+        unidentified += owners.count(None)
         positions = [-1 if each is None else recording.position(part.signal.name, each) for each in owners]
         if size:
             recording.include(part.samples_path, positions)
-    return strangers
+    return unidentified
