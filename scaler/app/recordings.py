@@ -8,19 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.model import PrometheusSettings, Settings
 from scaler.errors import ConfigurationError
 from scaler.idleness.durations import format_duration, parse_duration
 from scaler.idleness.gpu import GpuSeries, Signal, identify
-from scaler.idleness.history import PodKey
 from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules, relabel
+from scaler.reporting.report.periods import LONGEST_RANGE
 from scaler.samples.prometheus import PrometheusSource
 from scaler.simulation.recordings.past_pods import PastPods
-from scaler.simulation.recordings.past_samples import READS_AT_ONCE, SHORTEST_PART, PastPart, PastSamples, include
-from scaler.simulation.recordings.recorded import PodFacts
+from scaler.simulation.recordings.past_samples import READS_AT_ONCE, SHORTEST_PART, PastSamples, include
 from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.recordings.trace import read_trace
 
@@ -33,10 +31,13 @@ Progress = Callable[[float], None]
 
 def record_trace(path: Path, recording: Recording, signals: Sequence[Signal], *, progress: Progress) -> list[str]:
     """What its reader should know. Raises: ConfigurationError."""
-    ignored = read_trace(path, recording, signals, progress=progress).ignored
+    found = read_trace(path, recording, signals, progress=progress)
     return [
-        f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
-        for name, lines in ignored.items()
+        *(f"column {each!r} is none of a trace file's, left out" for each in found.ignored_columns),
+        *(
+            f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
+            for name, lines in found.ignored.items()
+        ),
     ]
 
 
@@ -54,41 +55,42 @@ def record_past(
     prometheus, length = settings.prometheus, _length(since)
     if not prometheus.url:
         raise ConfigurationError("--since needs prometheus.url (--prometheus-url)")
-    folder = cache or _cache_folder(prometheus)
+    folder = (cache or _cache()) / _source_folder(prometheus)
     end = (now or datetime.now(UTC)) - settings.evaluation.overlap
-    past = asyncio.run(_fetch(prometheus.url, settings, signals, folder, (end - length, end), progress))
-    recording.facts.update(past.facts)
-    rules = DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel)
-    strangers = include(past.parts, recording, lambda labels: _identified(labels, rules))
+    fetching = _fetch(prometheus.url, settings, recording, signals, folder, (end - length, end), progress)
+    try:
+        unidentified = asyncio.run(fetching)
+    except OSError as error:
+        raise ConfigurationError(f"{folder}: samples cannot be kept there: {error.strerror}; choose --cache") from None
     if not recording.samples:
         raise ConfigurationError(
-            f"no sample of any signal of a pod in the last {since} ({strangers} series name no pod or no GPU)"
+            f"no sample of any signal of a pod in the last {since} ({unidentified} series name no pod or no GPU)"
         )
     return [f"samples are kept in {folder}; remove it when they are needed no more"]
-
-
-class _Past(NamedTuple):
-    parts: Sequence[PastPart]
-    facts: Mapping[PodKey, PodFacts]
 
 
 async def _fetch(  # noqa: PLR0917
     url: str,
     settings: Settings,
+    recording: Recording,
     signals: Sequence[Signal],
     folder: Path,
     span: tuple[datetime, datetime],
     progress: Progress,
-) -> _Past:
+) -> int:
+    """Take in what there is; how many series are of no pod or no GPU."""
     config = prometheus_config(settings.prometheus, url)
     config = replace(config, timeout=max(config.timeout, _READ_TIMEOUT), concurrency=READS_AT_ONCE)
+    rules = DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel)
     source = PrometheusSource(config)
     try:
         past = PastSamples(source, folder, signals, interval=settings.trust.interval)
         parts = await past.parts(*span)
         await past.fetch(parts, progress=progress)
+        unidentified = include(parts, recording, lambda labels: _identified(labels, rules))
         pods = PastPods(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=config.matchers)
-        return _Past(parts, await pods.facts(*span))
+        recording.facts.update(await pods.facts(*span, {each.pod for each in recording.series}))
+        return unidentified
     finally:
         await source.close()
 
@@ -102,15 +104,26 @@ def _length(text: str) -> timedelta:
     """Raises: ConfigurationError."""
     try:
         found = parse_duration(text)
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise ConfigurationError(f"--since: {error}") from None
-    if found < SHORTEST_PART:
-        raise ConfigurationError(f"--since {text}: write at least '{format_duration(SHORTEST_PART)}'")
+    except OverflowError:
+        found = timedelta.max
+    if not SHORTEST_PART <= found <= LONGEST_RANGE:
+        shortest, longest = format_duration(SHORTEST_PART), format_duration(LONGEST_RANGE)
+        raise ConfigurationError(f"--since {text}: write at least '{shortest}' and at most '{longest}'")
     return found
 
 
-def _cache_folder(prometheus: PrometheusSettings) -> Path:
-    """One for each source, in the user's cache."""
-    said = json.dumps([prometheus.url, prometheus.matchers, prometheus.parameters], sort_keys=True)
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "idle-gpu-scaler" / f"samples-{hashlib.blake2b(said.encode(), digest_size=6).hexdigest()}"
+def _cache() -> Path:
+    """The user's."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "idle-gpu-scaler"
+
+
+_ANSWERS = {"url", "matchers", "parameters", "thanos", "headers", "basic", "bearer_token_file"}
+"""What may make the same query have another answer."""
+
+
+def _source_folder(prometheus: PrometheusSettings) -> str:
+    """One for each source, and for each that asks it."""
+    said = json.dumps(prometheus.model_dump(mode="json", include=_ANSWERS), sort_keys=True)
+    return f"samples-{hashlib.blake2b(said.encode(), digest_size=6).hexdigest()}"

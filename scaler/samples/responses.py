@@ -35,6 +35,9 @@ _BEGIN = b'{"metric":'
 _HISTOGRAMS = b'"histograms":'
 _JSON = json.JSONDecoder()
 _TIMESTAMP_RESOLUTION_S = 0.001
+_INFO = "PromQL info:"
+"""How remarks on the query begin, such as on `increase` of a counter whose name does not end in `_total`. Thanos and
+earlier versions of Prometheus have them among the warnings; nothing is missing because of them."""
 _SERVER_FAULTS = frozenset({"timeout", "canceled", "internal", "unavailable"})
 """`errorType`s that may be gone a moment later."""
 
@@ -101,8 +104,8 @@ def read_answer(
         )
     if envelope.status != "success":
         raise _refusal(envelope, http_status=200)
-    if envelope.warnings:
-        words = _clipped("; ".join(envelope.warnings).encode())
+    if warnings := [each for each in envelope.warnings or () if not each.startswith(_INFO)]:
+        words = _clipped("; ".join(warnings).encode())
         raise ReadError(ReadOutcome.PARTIAL, f"the answer came with warnings, so it may be incomplete: {words}")
     try:
         data = _DATA.decode(envelope.data)

@@ -45,9 +45,9 @@ def policy_of_settings(bounds: PolicyBounds, flags: Overrides) -> Policy:
     return policy
 
 
-def window_case(policy: Policy) -> PolicyCase:
-    """The same policy for everybody; its name is its window."""
-    return PolicyCase(name=format_duration(policy.idle_after), policy_of=lambda _: policy)
+def window_case(name: str, policy: Policy) -> PolicyCase:
+    """The same policy for everybody."""
+    return PolicyCase(name=name, policy_of=lambda _: policy)
 
 
 def file_case(name: str, policies: Sequence[AttachmentPolicy], bounds: PolicyBounds, at: datetime) -> PolicyCase:

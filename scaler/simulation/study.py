@@ -50,7 +50,7 @@ def study(recording: Recording, config: StudyConfig, *, progress: Callable[[floa
         for floor, window in product(config.floors or (config.today.active_above_ratio,), config.curve)
     ]
     policies = [*dict.fromkeys((*asked.values(), *curve, *((config.today,) if config.curve else ())))]
-    cases = [replace(window_case(each), name=_name(each)) for each in policies] + [*config.files]
+    cases = [window_case(_name(each), each) for each in policies] + [*config.files]
     rules = RULES if config.has_rules and config.replay.rule_signal else ()
     concrete = resolved(recording, cases, config.replay)
     found = replay_in_parallel(recording, concrete, config.replay, rules=rules, progress=progress)
@@ -71,8 +71,8 @@ def study(recording: Recording, config: StudyConfig, *, progress: Callable[[floa
 
 
 def _name(policy: Policy) -> str:
-    """One that no other policy of the study has."""
-    return f"idleAfter {format_duration(policy.idle_after)}, activeAbove {100 * policy.active_above_ratio:g}%"
+    """One that no other policy of the study has; as people write it, 1h30m30s is 1h30m."""
+    return f"idleAfter {policy.idle_after!r}, activeAbove {policy.active_above_ratio!r}"
 
 
 def _trace(recording: Recording, found: ReplayResult, config: ReplayConfig) -> Json:

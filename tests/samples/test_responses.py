@@ -117,8 +117,12 @@ def test_an_empty_result_is_a_success_without_series() -> None:
     assert [*matrix(read_answer(body([])), after_s=0)] == []
 
 
-def test_infos_are_ignored() -> None:
-    assert [*matrix(read_answer(body([], infos=["metric might not be a counter"])), after_s=0)] == []
+@pytest.mark.parametrize("field", ["infos", "warnings"])
+def test_infos_are_ignored_wherever_they_are(field: str) -> None:
+    info = 'PromQL info: metric might not be a counter, name does not end in _total/_sum/_count/_bucket: "DCGM_X" (1:5)'
+    assert [*matrix(read_answer(body([], **{field: [info]})), after_s=0)] == []
+    with pytest.raises(ReadError, match=r"incomplete: a store is down$"):
+        read_answer(body([], warnings=[info, "a store is down"]))
 
 
 def test_a_vector_is_demand() -> None:

@@ -13,11 +13,13 @@ from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal, Unit
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
-from scaler.samples.source import ReadError, ReadOutcome
-from scaler.simulation.recordings.past_pods import facts_of
-from scaler.simulation.recordings.past_samples import READS_AT_ONCE, PastSamples, signal_folder
+from scaler.samples.source import ReadError, ReadOutcome, VectorSample
+from scaler.simulation.recordings.past_pods import PastPods, facts_of
+from scaler.simulation.recordings.past_samples import READS_AT_ONCE, PastPart, PastSamples, include, signal_folder
+from scaler.simulation.recordings.recording import Recording
 
 DAYS = 2
+HOUR = timedelta(hours=1)
 END_S = int(time.time()) // 86_400 * 86_400
 BEGIN_S = END_S - DAYS * 86_400
 UTIL = Signal(name="gpu_util", metrics=("DCGM_FI_DEV_GPU_UTIL",), unit=Unit.PERCENT)
@@ -150,18 +152,22 @@ async def test_what_was_interrupted_is_resumed_without_asking_twice(prometheus, 
     assert sorted(asked) == [(float(at), float(at + 7200)) for at in range(BEGIN_S, END_S, 7200)]
 
 
-def test_owners_are_followed_to_the_top():
+def test_owners_are_followed_to_the_top_workload():
     said = {
         "pod_owner": [
             {"namespace": "n", "pod": "web-1-x", "owner_kind": "ReplicaSet", "owner_name": "web-1"},
             {"namespace": "n", "pod": "train-0-x", "owner_kind": "Job", "owner_name": "train-0"},
+            {"namespace": "n", "pod": "nightly-7-x", "owner_kind": "Job", "owner_name": "nightly-7"},
             {"namespace": "n", "pod": "bare", "owner_kind": "<none>", "owner_name": "<none>"},
         ],
         "replicaset_owner": [
             {"namespace": "n", "replicaset": "web-1", "owner_kind": "Deployment", "owner_name": "web"},
             {"namespace": "other", "replicaset": "web-1", "owner_kind": "Rollout", "owner_name": "web"},
         ],
-        "job_owner": [{"namespace": "n", "job_name": "train-0", "owner_kind": "JobSet", "owner_name": "train"}],
+        "job_owner": [
+            {"namespace": "n", "job_name": "train-0", "owner_kind": "JobSet", "owner_name": "train"},
+            {"namespace": "n", "job_name": "nightly-7", "owner_kind": "CronJob", "owner_name": "nightly"},
+        ],
         "gpus": [{"namespace": "n", "pod": "train-0-x", "value": "8"}],
         "queue": [{"namespace": "n", "pod": "bare", "label_kueue_x_k8s_io_queue_name": "research"}],
     }
@@ -169,8 +175,69 @@ def test_owners_are_followed_to_the_top():
     assert found == {
         "web-1-x": ("Deployment/web", 0, ""),
         "train-0-x": ("JobSet/train", 8, ""),
+        "nightly-7-x": ("Job/nightly-7", 0, ""),
         "bare": ("", 0, "research"),
     }
+
+
+class Answers:
+    """A source whose answers say what they are about."""
+
+    def __init__(self):
+        self.asked = []
+
+    async def demand(self, promql, *, at):
+        self.asked.append(promql)
+        labels = {"namespace": "n", "pod": "a", "owner_kind": "Job", "owner_name": "j"}
+        return [VectorSample(labels | {"pod": pod}, 1) for pod in "ab"] if "kube_pod_owner" in promql else []
+
+
+async def test_pods_are_asked_about_once_a_day_and_anew_where_other_resources_are_gpus(tmp_path):
+    source, noon = Answers(), datetime(2026, 11, 2, 12, tzinfo=UTC)
+    for end, resource, days in ((noon, "x/gpu", 2), (noon, "x/gpu", 0), (noon, "y/gpu", 2), (noon + HOUR, "y/gpu", 1)):
+        pods = PastPods(source=source, folder=tmp_path, gpu_resources=[resource], matchers={"cluster": "\U0001f600"})
+        found = await pods.facts(noon - timedelta(days=1), end, {("n", "a")})
+        assert {key: facts.owner for key, facts in found.items()} == {("n", "a"): "Job/j"}
+        assert sum("kube_pod_owner" in each for each in source.asked) == days
+        assert all('cluster="\U0001f600"' in each for each in source.asked)
+        source.asked.clear()
+    assert len([*tmp_path.rglob("*.json")]) == 2 + 2
+
+
+def test_each_source_and_each_way_to_ask_it_has_parts_of_its_own(tmp_path):
+    """What Thanos says without `thanos: true` may be averages, another tenant's samples are another cluster's."""
+    folders = set()
+    more = [
+        {},
+        {"thanos": True},
+        {"headers": {"X-Scope-OrgID": "b"}},
+        {"matchers": {"cluster": "b"}},
+        {"timeout": "1s"},
+    ]
+    for each in more:
+        path = tmp_path / "s.yaml"
+        path.write_text(json.dumps({"prometheus": {"url": "http://127.0.0.1:1", "attempts": 1, **each}}))
+        done = command("simulate", "--since", "1d", "--config", str(path), "--cache", str(tmp_path / "cache"))
+        assert done.status == 2
+        folders.add(frozenset(each.name for each in (tmp_path / "cache").iterdir()))
+    assert sorted(map(len, folders)) == [1, 2, 3, 4]
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    done = command(
+        "simulate", "--since", "1d", "--prometheus-url", "http://127.0.0.1:1", "--cache", str(tmp_path / "file")
+    )
+    assert (done.status, "samples cannot be kept there: Not a directory; choose --cache" in done.err) == (2, True)
+
+
+def test_a_part_whose_samples_were_removed_is_named(tmp_path):
+    part = PastPart(
+        signal=UTIL, begin=datetime.fromtimestamp(0, UTC), end=datetime.fromtimestamp(600, UTC), folder=tmp_path
+    )
+    part.series_path.write_text(json.dumps({"labels": [], "blanks": 0}), encoding="utf-8")
+    with pytest.raises(SourceError, match=r"0-600\.series cannot be read .*; remove it"):
+        include([part], Recording(folder=tmp_path), lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +245,12 @@ def test_owners_are_followed_to_the_top():
     [
         ((), "write either --trace FILE or --since 30d"),
         (("--since", "30"), "'30' is not a duration"),
-        (("--since", "1m", "--prometheus-url", "http://localhost:1"), "write at least '10m'"),
+        (("--since", "1m", "--prometheus-url", "http://localhost:1"), "write at least '10m' and at most '400d'"),
+        (("--since", "800000d", "--prometheus-url", "http://localhost:1"), "write at least '10m' and at most '400d'"),
+        (
+            ("--since", "9999999999d", "--prometheus-url", "http://localhost:1"),
+            "write at least '10m' and at most '400d'",
+        ),
         (("--since", "1d"), "--since needs prometheus.url"),
     ],
 )

@@ -1,5 +1,6 @@
 """A recording gives samples back in the order of time, whatever order and however many files they came in."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -63,6 +64,18 @@ def test_a_file_of_others_is_taken_in_without_the_series_that_do_not_belong_ther
     n = recording.position("gpu_util", series("a"))
     recording.include(tmp_path / "part.samples", [-1, n, -1])
     assert given_back(recording) == [("gpu_util", n, BEGIN_S + 1, 0.0), ("gpu_util", n, BEGIN_S + 3, 0.0)]
+
+
+def test_a_gpu_of_a_pod_is_one_series_whatever_its_labels_call_its_model_and_node(tmp_path):
+    """An exporter may name the model in another way from one day to the next; the one that is known first stays."""
+    recording = Recording(folder=tmp_path)
+    for model, node, start in (("", "n", 0.0), ("H100", "n", 100.0), ("NVIDIA H100", "", 200.0)):
+        n = recording.position("gpu_util", replace(series("a"), model=model, node=node))
+        recording.add(UTIL, np.full(4, n), BEGIN_S + start + np.arange(4.0), np.zeros(4))
+    recording.flush()
+    assert [(each.gpu.model, each.first_s, each.last_s) for each in recording.series] == [
+        ("H100", BEGIN_S, BEGIN_S + 203)
+    ]
 
 
 def test_the_interval_is_the_median_between_two_samples(tmp_path):

@@ -78,6 +78,11 @@ def test_it_recommends_a_window(more: Mapping[str, Any], words: str):
     assert words in html_of(answer(**more))
 
 
+def test_time_without_an_answer_may_be_too_short_to_show():
+    case = answer()["policies"][0] | {"unknownReasons": {"SampleGap": 0.0}, "gpuHours": 0.0}
+    assert "SampleGap" in html_of(answer(policies=[case]))
+
+
 def test_without_a_curve_there_is_no_drawing():
     shown = {name: part for name, part in answer().items() if name not in ("curve", "recommendation")}
     assert "<figure>" not in html_of(shown)
@@ -158,6 +163,14 @@ async def test_in_print_it_is_dark_on_white_whatever_the_screen_is(tmp_path):
         dark = [{"name": "prefers-color-scheme", "value": "dark"}]
         await page.call("Emulation.setEmulatedMedia", media="print", features=dark)
         assert await page.run(colours) == ["rgb(255, 255, 255)", "rgb(27, 31, 36)"]
+
+
+def test_no_name_in_csv_is_a_formula_to_a_spreadsheet():
+    file = io.StringIO()
+    part = {"name": "=HYPERLINK(1)", **totals(0.2, 0.5)}
+    write_csv(answer(policies=[answer()["policies"][0] | {"teams": [part], "queues": [part]}]), file)
+    names = [each["name"] for each in csv.DictReader(io.StringIO(file.getvalue()))]
+    assert names.count("'=HYPERLINK(1)") == 2
 
 
 def test_csv_has_a_line_for_each_case_team_and_workload():

@@ -10,6 +10,7 @@ from app.cli.command import command
 from simulation_builders import UTIL
 
 from scaler.errors import ConfigurationError
+from scaler.simulation.recordings.recorded import PodFacts
 from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.recordings.trace import read_trace
 
@@ -67,6 +68,15 @@ def test_it_prints_one_object_with_a_policy_for_each_window(tmp_path):
     assert [each["unknownGpuHours"] for each in answer["policies"]] == [0.0, 0.0]
 
 
+def test_windows_that_differ_by_seconds_are_told_apart(tmp_path):
+    answer = simulated(tmp_path, written(tmp_path, text_of(lines("a", minutes=180))), "--idle-after", "1h1m,1h1m30s")
+    # The last sample is at 179:30; the last work was at 59:30.
+    assert [each["freedGpuHours"] for each in answer["policies"]] == [
+        pytest.approx(58.5 / 60, abs=1e-4),
+        pytest.approx(58 / 60, abs=1e-4),
+    ]
+
+
 @pytest.mark.parametrize(
     ("names", "nodes", "is_shared"),
     [
@@ -110,6 +120,46 @@ def test_parquet_is_read_where_pyarrow_is_installed(tmp_path):
     assert answer["policies"][0]["freedGpuHours"] == pytest.approx(29.5 / 60, abs=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("gpu", [0] * 240), ("queue", [7] * 240), ("owner", [None] * 240), ("gpus", [float("nan")] * 240)],
+)
+def test_in_parquet_names_may_be_numbers_and_what_is_not_known_may_be_null(tmp_path, column, values):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = dict(zip(COLUMNS, map(list, zip(*lines("a"), strict=True)), strict=True)) | {column: values}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    answer = simulated(tmp_path, tmp_path / "t.parquet", "--idle-after", "30m", "--no-curve")
+    assert answer["policies"][0]["freedGpuHours"] == pytest.approx(29.5 / 60, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("column", "words"), [("time", "time None is neither"), ("pod", "has no namespace, pod or gpu")]
+)
+def test_a_null_of_what_must_be_known_is_named(tmp_path, column, words):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    columns = dict(zip(COLUMNS, map(list, zip(*lines("a"), strict=True)), strict=True)) | {column: [None] * 240}
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
+    with pytest.raises(ConfigurationError, match=words):
+        read_trace(tmp_path / "t.parquet", Recording(folder=tmp_path), [UTIL])
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.csv.gz"])
+def test_a_file_that_is_damaged_is_named(tmp_path, name):
+    pytest.importorskip("pyarrow")
+    content = bytearray(gzip.compress(text_of((*row[:5], n) for n, row in enumerate(lines("a"))).encode()))
+    content[12:60] = bytes([255] * 48)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=f"trace .*{name}: "):
+        read_trace(tmp_path / name, Recording(folder=tmp_path), [UTIL])
+
+
+def test_what_some_lines_say_of_a_pod_goes_for_all(tmp_path):
+    more = [("Job/train", "research", "vision", "8.0"), ("", "", "", "")]
+    rows = [(*row, *more[n % 2]) for n, row in enumerate(lines("a"))]
+    recording = read(tmp_path, text_of(rows, (*COLUMNS, "owner", "queue", "team", "gpus")))
+    assert recording.facts == {("team", "a"): PodFacts(owner="Job/train", queue="research", team="vision", gpus=8)}
+
+
 def test_optional_columns_tell_owners_queues_teams_gpus_and_models(tmp_path):
     rows = [
         *lines("a", more=("Job/train", "research", "vision", "", "H100")),
@@ -127,6 +177,25 @@ def test_optional_columns_tell_owners_queues_teams_gpus_and_models(tmp_path):
         ("Job", "train", 1),
         ("Pod", "c", 1),
     ]
+
+
+def test_models_without_a_price_are_named(tmp_path):
+    rows = [*lines("a", more=("H100",)), *lines("b", more=("A100",)), *lines("c", more=("",))]
+    path = written(tmp_path, text_of(rows, (*COLUMNS, "model")))
+    answer = simulated(tmp_path, path, "--no-curve", metrics={"prices": {"H100": 6.0}})
+    words = "metrics.prices has no price for GPUs whose model is not known, A100: what is freed of them is missing"
+    assert [each for each in answer["notes"] if each.startswith(words)]
+    assert simulated(tmp_path, path, "--no-curve", metrics={"prices": {"*": 6.0}})["notes"] == []
+    assert simulated(tmp_path, path, "--no-curve")["notes"] == []
+
+
+@pytest.mark.parametrize("flag", ["--html", "--csv"])
+def test_a_file_that_cannot_be_written_takes_nothing_away(tmp_path, flag):
+    path, missing = written(tmp_path, text_of(lines("a"))), str(tmp_path / "missing" / "file")
+    words = ("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), "--no-curve", flag, missing)
+    done = command(*words)
+    assert (done.status, f"{missing}: No such file or directory" in done.err) == (2, True)
+    assert "1 workload, 1 pod, 2 GPU-hours" in done.out
 
 
 def test_policies_from_a_file_are_for_those_that_would_follow_them(tmp_path):
@@ -155,10 +224,11 @@ def test_the_collection_interval_is_measured_where_the_settings_do_not_say_it(tm
     assert "most will be unknown" in answer["notes"][0]
 
 
-def test_what_the_settings_do_not_have_is_left_out_and_told(tmp_path):
-    rows = [*lines("a"), (BEGIN, "team", "a", "GPU-a", "power", 300)]
-    answer = simulated(tmp_path, written(tmp_path, text_of(rows)), "--idle-after", "30m")
+def test_what_is_not_known_is_left_out_and_told(tmp_path):
+    rows = [*lines("a", more=("Job/x",)), (BEGIN, "team", "a", "GPU-a", "power", 300, "")]
+    answer = simulated(tmp_path, written(tmp_path, text_of(rows, (*COLUMNS, "Owner"))), "--idle-after", "30m")
     assert "1 samples of signal 'power', which the settings do not have, left out" in answer["notes"]
+    assert "column 'Owner' is none of a trace file's, left out" in answer["notes"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +238,15 @@ def test_what_the_settings_do_not_have_is_left_out_and_told(tmp_path):
         (text_of([], COLUMNS[:-1]), "column value is missing"),
         (text_of([(BEGIN, "team", "a")]), "line 2: 3 values for 6 columns"),
         (text_of([("noon", "team", "a", "g", "gpu_util", 1)]), "time 'noon' is neither Unix seconds nor RFC 3339"),
+        (text_of([(1000 * BEGIN, "team", "a", "g", "gpu_util", 1)]), "time 1700000400000 is not in seconds"),
         (text_of([(BEGIN, "team", "a", "g", "gpu_util", "x")]), "value 'x' is not a number"),
+        *(
+            (
+                text_of([(BEGIN, "team", "a", "g", "gpu_util", 1, each)], (*COLUMNS, "gpus")),
+                "is not a whole number from 0",
+            )
+            for each in ("-1", "1.5", "1e23")
+        ),
         (text_of([(BEGIN, "", "a", "g", "gpu_util", 1)]), "has no namespace, pod or gpu"),
         (text_of([(BEGIN, "team", "a", "g", "power", 1)]), "no line is a measurement of a signal of the settings"),
         (text_of([(BEGIN, "team", "a", "g", "gpu_util", "NaN")]), "no line is a measurement"),
@@ -193,6 +271,18 @@ def test_flags_that_cannot_be_used_are_refused(tmp_path, flags, words):
     done = command("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), *flags)
     assert done.status == 2
     assert words in done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--workloads", "w.csv", "--html", "x.html", "--idle-after", "1h"), "--idle-after, --html: only without"),
+        (("--trace", "x.csv", "--price", "2"), "--price: only with --gpus"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(flags, words):
+    done = command("simulate", *flags)
+    assert (done.status, words in done.err) == (2, True), done.err
 
 
 def test_the_curve_marks_today_and_recommends_what_frees_most_within_the_regret(tmp_path):

@@ -90,7 +90,6 @@ def _recorded(
     jobs: Sequence[SimulatedJob] | None, quota: Mapping[str, int], samples: SimulateFlags, settings: Settings
 ) -> _Mix:
     """Jobs with the pauses that samples show; what is recorded makes up the jobs where no file does."""
-    _refuse_flags_of_the_replay(samples)
     fitting, left_out = ([], 0) if jobs is None else _fitting(jobs, quota)
     facts: dict[str, Any] = {"idleSpans": "recorded", "notes": (notes := list[str]())}
     with recording_of(samples, settings, notes) as recording:
@@ -107,25 +106,6 @@ def _recorded(
         "the time, but for pauses that the file has"
     )
     return _Mix(joined, left_out, facts)
-
-
-def _refuse_flags_of_the_replay(samples: SimulateFlags) -> None:
-    """Windows and floors are those of the settings here."""
-    given = {
-        "--idle-after": samples.idle_after,
-        "--warm-up": samples.warm_up,
-        "--active-above": samples.active_above,
-        "--filename": samples.files,
-        "--accept-regret": samples.accept_regret,
-        "--floors": samples.floors,
-        "--html": samples.html,
-        "--csv": samples.csv,
-    }
-    for flag in (flag for flag, value in given.items() if value):
-        raise ConfigurationError(
-            f"{flag} is not for Workloads (--workloads, --gpus, --compare): leave it out; windows and activeAbove of "
-            "them are those of --config"
-        )
 
 
 def pause_rule(settings: Settings, trust: Trust) -> PauseRule:

@@ -5,7 +5,7 @@ Other distributions add verbs by entry points of the group `idle_gpu_scaler.verb
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from inspect import Signature, signature
 from pathlib import Path
@@ -431,6 +431,12 @@ def policy_test(
     sys.exit(run_policy_test(client, file))
 
 
+def _refuse(flags: Mapping[str, object], why: str) -> None:
+    """Raises: ConfigurationError where one of them is given."""
+    if given := [name for name, value in flags.items() if value]:
+        raise ConfigurationError(f"{', '.join(given)}: {why}")
+
+
 @app.command()
 def simulate(
     trace: Annotated[
@@ -520,7 +526,16 @@ def simulate(
         as_json=as_json,
     )
     if workloads is None and not gpus and not compare:
+        _refuse({"--price": price}, "only with --gpus")
         sys.exit(run_simulate(flags))
+    of_replays = {
+        "--idle-after": idle_after, "--warm-up": warm_up, "--active-above": active_above, "--filename": file,
+        "--accept-regret": accept_regret, "--floors": floors, "--html": html, "--csv": csv,
+    }  # fmt: skip
+    _refuse(
+        of_replays,
+        "only without --workloads and --gpus; windows and activeAbove of simulated Workloads are those of --config",
+    )
     sys.exit(
         run_gangs(workloads, samples=flags, compare=compare, gpus=gpus, idle_share=idle_share, seed=seed, price=price)
     )

@@ -61,13 +61,10 @@ def run_report(
     whole = _range(since, until, now)
     facts, samples = asyncio.run(_read(settings, settings.url, whole, now, with_chart=outputs.html is not None))
     report = summarized(facts, whole, by)
-    written = [
-        *_write_html(outputs.html, report, settings.matchers, samples, now),
-        *_write_focus(outputs.focus, facts, settings.matchers),
-    ]
     _print(report, settings.matchers, outputs)
-    for line in written:
-        terminal(is_error=True).print(line, soft_wrap=True)
+    # Last: a file that cannot be written takes nothing away.
+    _write_html(outputs.html, report, settings.matchers, samples, now)
+    _write_focus(outputs.focus, facts, settings.matchers)
     return 0
 
 
@@ -82,8 +79,10 @@ def _range(since: str, until: str, now: datetime) -> Period:
     try:
         end = end if end.tzinfo is not None else end.replace(tzinfo=UTC)
         return range_until(min(end, now), parse_duration(since))
-    except (ValueError, OverflowError) as error:
+    except ValueError as error:
         raise ConfigurationError(f"--since: {error}") from None
+    except OverflowError:
+        raise ConfigurationError(f"--since {since}: no calendar goes back so far; write for example '7d'") from None
 
 
 async def _read(
@@ -156,31 +155,31 @@ def _share_known(report: UsageReport) -> str:
 
 def _write_html(
     path: Path | None, report: UsageReport, matchers: Mapping[str, str], samples: Sequence[FleetSample], now: datetime
-) -> Sequence[str]:
+) -> None:
     if path is None:
-        return ()
+        return
     view = view_of(report, matchers, samples)
     cluster = ", ".join(f"{name} {value}" for name, value in matchers.items())
     context = {"view": view, "title": TITLES[report.by], "cluster": cluster, "at": report.whole.end}
     _write(path, document("document/report.html", context, at=now))
-    return (f"written: {path}",)
 
 
-def _write_focus(path: Path | None, facts: Sequence[PeriodFacts], matchers: Mapping[str, str]) -> Sequence[str]:
+def _write_focus(path: Path | None, facts: Sequence[PeriodFacts], matchers: Mapping[str, str]) -> None:
     if path is None:
-        return ()
+        return
     charges = focus_charges(facts, account="/".join(matchers.values()) or "idle-gpu-scaler")
     if not charges.rows:
         raise ScalerError(f"{path} is not written: there is no GPU time with a price in this time; set metrics.prices")
-    _write(path, charges.csv)
     left_out = (
         f"; {charges.unpriced_hours:,.1f} GPU-hours without a price are not in it" if charges.unpriced_hours else ""
     )
-    return (f"written: {path}{left_out}",)
+    _write(path, charges.csv, left_out)
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, remark: str = "") -> None:
+    """Raises: ScalerError."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ScalerError(f"{path} cannot be written: {error.strerror}") from None
+    terminal(is_error=True).print(f"written: {path}{remark}", soft_wrap=True)

@@ -26,6 +26,7 @@ from scaler.errors import ConfigurationError, MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Overrides, Trust
+from scaler.reporting.usage.prices import Prices
 from scaler.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.replay import PolicyCase, ReplayConfig
@@ -56,18 +57,16 @@ class SimulateFlags:
 
 def run_simulate(flags: SimulateFlags) -> int:
     """Raises: ScalerError."""
-    settings, notes = (
-        load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url}),
-        list[str](),
-    )
+    settings = load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url})
+    notes: list[str] = []
     with recording_of(flags, settings, notes) as recording:
         config = _config(flags, settings, recording, notes)
         with progress_bar("replay") as progress:
             answer = study(recording, config, progress=progress)
     answer["notes"] = notes
     answer["trace"]["intervalIsMeasured"] = _is_measured(settings)
-    _write(answer, flags)
     _show(answer, as_json=flags.as_json)
+    _write(answer, flags)  # last: a file that cannot be written takes nothing away
     return 0
 
 
@@ -95,6 +94,8 @@ def signals_of(settings: Settings) -> list[Signal]:
 
 def _config(flags: SimulateFlags, settings: Settings, recording: Recording, notes: list[str]) -> StudyConfig:
     signals, trust = signals_of(settings), trust_of(settings, recording, notes)
+    prices = settings.metrics.limits().prices
+    notes += _unpriced(prices, recording)
     bounds = PolicyBounds(
         defaults=settings.defaults.overrides(),
         longest=settings.evaluation.max_window,
@@ -114,7 +115,7 @@ def _config(flags: SimulateFlags, settings: Settings, recording: Recording, note
             signals=signals,
             trust=trust,
             tick=settings.evaluation.interval,
-            prices=settings.metrics.limits().prices,
+            prices=prices,
             rule_signal=_rule_signal(signals),
             rule_floor=today.active_above_ratio,
             rule_warm_up=today.warm_up,
@@ -150,6 +151,13 @@ def _missing(signals: Sequence[Signal], recording: Recording) -> Iterator[str]:
     for each in signals:
         if each.name not in known:
             yield f"signal {each.name} has no sample: what needs it is unknown; take it out of the settings' signals"
+
+
+def _unpriced(prices: Prices, recording: Recording) -> Iterator[str]:
+    models = {each.gpu.model for each in recording.series if prices and prices.of(each.gpu.model) is None}
+    if models:
+        names = ", ".join(each or "GPUs whose model is not known" for each in sorted(models))
+        yield f"metrics.prices has no price for {names}: what is freed of them is missing in the money"
 
 
 def _rule_signal(signals: Sequence[Signal]) -> str:

@@ -130,8 +130,16 @@ def csv_of(lines: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({name: _cell(value) for name, value in each.items()} for each in lines)
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """Names are others': one that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
+
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def utc(instant: datetime) -> str:

@@ -241,10 +241,16 @@ class _Rows:
             self.row((queue,)).waiting = each
 
     def _add_energy(self) -> None:
-        """Of the namespaces that held GPUs. All of it is that of GPUs which no pod held as well."""
+        """Of the namespaces that held GPUs. All of it is that of GPUs which no pod held as well.
+
+        Where any series has the pod's namespace as `exported_namespace`, one without it is of a GPU that no pod held,
+        and not of the exporter's own namespace.
+        """
         teams = {labels[NAMESPACE] for labels, _ in self._sums.of(Measure.GPU_SECONDS)}
-        for labels, kwh in energies(self._sums):
-            namespace, model = labels[POD_NAMESPACE] or labels[EXPORTER_NAMESPACE], normalized_model(labels[DCGM_MODEL])
+        found = [*energies(self._sums)]
+        name = POD_NAMESPACE if any(labels[POD_NAMESPACE] for labels, _ in found) else EXPORTER_NAMESPACE
+        for labels, kwh in found:
+            namespace, model = labels[name], normalized_model(labels[DCGM_MODEL])
             is_of_team = namespace in teams and self._sums.visible(namespace)
             if self._is_whole if self._by in (None, GroupBy.MODEL) else is_of_team:
                 self._row_of({NAMESPACE: namespace, MODEL: model}).add("energy_kwh", kwh)

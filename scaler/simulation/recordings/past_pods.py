@@ -7,19 +7,22 @@
 | `kube_pod_container_resource_requests`     | the GPUs that its containers request                            |
 | `kube_pod_labels`                          | its queue, where kube-state-metrics is told to show that label  |
 
-A day is asked for at a time, and kept. A series that there is at any time of the day counts.
+A day is asked for at a time, and kept. A series that there is at any time of the day counts. The Jobs of a CronJob are
+workloads of their own, as they are in production.
 """
 
 import asyncio
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from scaler.idleness.history import PodKey
-from scaler.simulation.recordings.past_samples import PastSource
+from scaler.samples.promql import quoted
+from scaler.simulation.recordings.past_samples import PastSource, write_whole
 from scaler.simulation.recordings.recorded import NO_FACTS, PodFacts
 
 _DAY = timedelta(days=1)
@@ -49,18 +52,19 @@ class PastPods:
     """As the settings name them; a trailing * matches any ending."""
     matchers: Mapping[str, str] = field(default_factory=dict)
 
-    async def facts(self, begin: datetime, end: datetime) -> dict[PodKey, PodFacts]:
-        """By pod; what is said last counts. Raises: SourceError."""
+    async def facts(self, begin: datetime, end: datetime, pods: Collection[PodKey]) -> dict[PodKey, PodFacts]:
+        """Of these pods; what is said last counts. Raises: SourceError."""
         found: dict[PodKey, PodFacts] = {}
         for day in _days(begin, end):
             said = await self._day(day, min(day + _DAY, end))
             for key, facts in facts_of(said).items():
-                found[key] = _merged(found.get(key, NO_FACTS), facts)
+                if key in pods:
+                    found[key] = found.get(key, NO_FACTS).updated(facts)
         return found
 
     async def _day(self, begin: datetime, end: datetime) -> dict[str, list[dict[str, str]]]:
         """The labels of each query's elements, and their value as `value`."""
-        path = self.folder / "pods" / f"{int(begin.timestamp())}-{int(end.timestamp())}.json"
+        path = self._folder / f"{int(begin.timestamp())}-{int(end.timestamp())}.json"
         if path.exists():
             known: dict[str, list[dict[str, str]]] = json.loads(path.read_bytes())
             return known
@@ -69,11 +73,25 @@ class PastPods:
             promql = self._query(template, end - begin)
             elements = await self.source.demand(promql, at=end)
             said[name] = [{**each.labels, "value": f"{each.value:g}"} for each in elements]
-        await asyncio.to_thread(_write, path, said)
+        await asyncio.to_thread(self._keep, path, said)
         return said
 
+    @property
+    def _folder(self) -> Path:
+        """Another one where other resources are GPUs."""
+        said = json.dumps(sorted(self.gpu_resources))
+        return self.folder / f"pods-{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}"
+
+    def _keep(self, path: Path, said: object) -> None:
+        """In place of what was kept of the day while it was shorter."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(said).encode())
+        for each in path.parent.glob(f"{path.stem.partition('-')[0]}-*.json"):
+            if each != path:
+                each.unlink(missing_ok=True)
+
     def _query(self, template: str, span: timedelta) -> str:
-        more = ",".join(f"{name}={json.dumps(value)}" for name, value in self.matchers.items())
+        more = ",".join(f"{name}={quoted(value)}" for name, value in self.matchers.items())
         return template.format(
             more=more, comma="," if more else "", span=f"{int(span.total_seconds())}s", resources=self._resources()
         )
@@ -126,9 +144,10 @@ def _named_owner(labels: Mapping[str, str]) -> Owner | tuple[()]:
 def _topmost(
     namespace: str, owner: Owner | tuple[()], parents: Mapping[tuple[str, ...], Owner | tuple[()]]
 ) -> Owner | tuple[()]:
-    """The owner of the owner, as far as that is known; nothing where there is none."""
+    """The owner of the owner, as far as that is known and is a workload; nothing where there is none."""
     for _ in range(_MOST_OWNERS):
-        if not (above := parents.get((namespace, *owner), ())):
+        above = parents.get((namespace, *owner), ())
+        if not above or above[0] == "CronJob":
             break
         owner = above
     return owner
@@ -136,19 +155,3 @@ def _topmost(
 
 _MOST_OWNERS = 5
 """One above the other: a pod, its Job, its JobSet, its TrainJob."""
-
-
-def _merged(before: PodFacts, after: PodFacts) -> PodFacts:
-    return PodFacts(
-        owner=after.owner or before.owner,
-        queue=after.queue or before.queue,
-        team=after.team or before.team,
-        gpus=after.gpus or before.gpus,
-    )
-
-
-def _write(path: Path, said: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_suffix(".part")
-    written.write_text(json.dumps(said), encoding="utf-8")
-    written.replace(path)

@@ -203,13 +203,13 @@ class _ReadPart:
     def write(self, part: PastPart) -> None:
         found = np.concatenate(self._samples) if self._samples else np.empty(0, SAMPLE)
         found = found[np.argsort(found["at_s"], kind="stable")]
-        _write_whole(part.samples_path, found.tobytes())
+        write_whole(part.samples_path, found.tobytes())
         said = {"labels": self._labels, "blanks": self._blanks}
-        _write_whole(part.series_path, json.dumps(said).encode())
+        write_whole(part.series_path, json.dumps(said).encode())
         part.forget_shorter()
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """All of it, or nothing."""
     written = path.with_name(f"{path.name}.{os.getpid()}.part")
     written.write_bytes(content)
@@ -223,16 +223,16 @@ def include(
 
     `identify`: whose a series is, by the rules of the settings. Raises: SourceError where a file cannot be read.
     """
-    strangers = 0
+    unidentified = 0
     for part in parts:
         try:
-            said = json.loads(part.series_path.read_bytes())
+            said, size = json.loads(part.series_path.read_bytes()), part.samples_path.stat().st_size
         except (OSError, ValueError) as error:
             raise SourceError(f"{part.series_path} cannot be read ({error}); remove it", transient=False) from None
         recording.blanks += said["blanks"]
         owners = [identify(each) for each in said["labels"]]
-        strangers += owners.count(None)
+        unidentified += owners.count(None)
         positions = [-1 if each is None else recording.position(part.signal.name, each) for each in owners]
-        if part.samples_path.stat().st_size:
+        if size:
             recording.include(part.samples_path, positions)
-    return strangers
+    return unidentified

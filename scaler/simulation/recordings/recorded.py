@@ -45,6 +45,15 @@ class PodFacts:
     gpus: int = 0
     """How many its containers request; 0 where that is not known."""
 
+    def updated(self, after: "PodFacts") -> "PodFacts":
+        """With what is recorded later, where anything is."""
+        return PodFacts(
+            owner=after.owner or self.owner,
+            queue=after.queue or self.queue,
+            team=after.team or self.team,
+            gpus=after.gpus or self.gpus,
+        )
+
 
 NO_FACTS = PodFacts()
 

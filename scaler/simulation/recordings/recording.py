@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaler.idleness.gpu import GpuSeries, Signal, utilisation_ratios
+from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
 from scaler.idleness.history import PodKey
 from scaler.simulation.recordings.recorded import PodFacts, SeriesSpan
 
@@ -83,7 +83,9 @@ class Recording:
     blanks: int = 0
     """Samples that were no measurements."""
     samples: int = 0
-    _series: dict[tuple[str, GpuSeries], int] = field(default_factory=dict)
+    _series: dict[tuple[str, PodKey, GpuId], GpuSeries] = field(default_factory=dict)
+    """By position. As in a history, one of a signal of a GPU of a pod, whatever model and node its labels name."""
+    _positions: dict[tuple[str, PodKey, GpuId], int] = field(default_factory=dict)
     _firsts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     _lasts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     _waiting: list[NDArray[np.void]] = field(default_factory=list)
@@ -93,7 +95,10 @@ class Recording:
 
     def position(self, signal: str, series: GpuSeries) -> int:
         """Of the series; a new one where it was not met before."""
-        return self._series.setdefault((signal, series), len(self._series))
+        key = signal, (series.namespace, series.pod), series.gpu
+        if key not in self._series or (series.model and not self._series[key].model):
+            self._series[key] = series
+        return self._positions.setdefault(key, len(self._positions))
 
     def add(
         self, signal: Signal, series: NDArray[np.intp], at_s: NDArray[np.float64], values: NDArray[np.float64]
@@ -140,8 +145,8 @@ class Recording:
     def series(self) -> list[SeriesSpan]:
         """By position."""
         self._spread()
-        spans = zip(self._series, self._firsts.tolist(), self._lasts.tolist(), strict=True)
-        return [SeriesSpan(signal, gpu, first_s, last_s) for (signal, gpu), first_s, last_s in spans]
+        spans = zip(self._series.items(), self._firsts.tolist(), self._lasts.tolist(), strict=True)
+        return [SeriesSpan(signal, gpu, first_s, last_s) for ((signal, _, _), gpu), first_s, last_s in spans]
 
     @property
     def begin_s(self) -> float:
@@ -163,7 +168,7 @@ class Recording:
 
     def steps(self) -> Iterator[tuple[float, Mapping[str, RecordedSamples]]]:
         """All samples in the order of time: the end of each step, and the samples up to it by signal."""
-        signals = [signal for signal, _ in self._series]
+        signals = [signal for signal, _, _ in self._series]
         names = {name: number for number, name in enumerate(dict.fromkeys(signals))}
         signal_of = np.array([names[each] for each in signals], np.intp)
         cursors, at_s = [0] * len(self._runs), self.begin_s

@@ -22,13 +22,15 @@ pod, so that pods which all have a GPU 0 are not taken to share one.
 import csv
 import gzip
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import TextIOWrapper
 from itertools import islice
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from sys import intern
 from typing import IO, Any
@@ -38,14 +40,18 @@ from numpy.typing import NDArray
 
 from scaler.errors import ConfigurationError
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal
-from scaler.simulation.recordings.recorded import PodFacts
+from scaler.simulation.recordings.recorded import NO_FACTS, PodFacts
 from scaler.simulation.recordings.recording import Recording
 
 REQUIRED = ("time", "namespace", "pod", "gpu", "signal", "value")
 OPTIONAL = ("owner", "queue", "team", "gpus", "model", "node")
+_NUMBERS = ("time", "value", "gpus")
 _INDEX = re.compile(r"(?:gpu|nvidia|card|device)?[-_ ]?\d{1,3}", re.IGNORECASE)
 _LINES = 100_000
 """That are read together."""
+_LATEST_S = 1e11
+"""In the year 5138; Unix milliseconds are later."""
+_MOST_GPUS = 1024
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -56,6 +62,7 @@ class TraceReading:
 
     ignored: dict[str, int] = field(default_factory=dict)
     """Lines of signals that the settings do not have, by signal."""
+    ignored_columns: Sequence[str] = ()
 
 
 def read_trace(
@@ -67,10 +74,11 @@ def read_trace(
 ) -> TraceReading:
     """Take in the whole file. `progress` is told the share that is read. Raises: ConfigurationError."""
     taking = _Taking(recording, signals)
+    read = _parquet if path.suffix == ".parquet" else _csv
     try:
-        for columns, first_line in _parquet(path, progress) if path.suffix == ".parquet" else _csv(path, progress):
+        for columns, first_line in read(path, taking.reading, progress):
             taking.take(columns, first_line)
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, _BadLineError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error, _BadLineError) as error:
         raise ConfigurationError(f"trace {path}: {error}") from None
     recording.flush()
     if not recording.samples:
@@ -126,12 +134,13 @@ class _Taking:
             node=intern(node),
             model=intern(known.get("model") or ""),
         )
-        self._recording.facts[namespace, pod] = PodFacts(
+        facts = PodFacts(
             owner=known.get("owner") or "",
             queue=known.get("queue") or "",
             team=known.get("team") or "",
-            gpus=_count(known.get("gpus") or 0, first_line),
+            gpus=_count(known.get("gpus"), first_line),
         )
+        self._recording.facts[namespace, pod] = self._recording.facts.get((namespace, pod), NO_FACTS).updated(facts)
         return self._recording.position(signal, series)
 
 
@@ -140,31 +149,32 @@ class _Taking:
 
 def _times(texts: Sequence[Any], first_line: int) -> NDArray[np.float64]:
     try:
-        return np.fromiter(map(float, texts), np.float64, len(texts))
+        found = np.fromiter(map(float, texts), np.float64, len(texts))
     except (TypeError, ValueError):
-        return np.fromiter((_time(each, first_line) for each in texts), np.float64, len(texts))
+        found = np.fromiter((_time(each, first_line) for each in texts), np.float64, len(texts))
+    is_late = np.isfinite(found) & (np.abs(found) > _LATEST_S)
+    if is_late.any():
+        text = texts[int(is_late.argmax())]
+        raise _BadLineError(f"a line from {first_line} on: time {text} is not in seconds; write 1700000000")
+    return found
 
 
 def _time(text: Any, first_line: int) -> float:
     if isinstance(text, datetime):
         return (text if text.tzinfo else text.replace(tzinfo=UTC)).timestamp()
-    return _parsed_time(text, first_line // _LINES * _LINES)
+    return _parsed_time(text, first_line)
 
 
 @lru_cache(maxsize=65_536)
-def _parsed_time(text: str, first_line: int) -> float:
-    try:
+def _parsed_time(text: Any, first_line: int) -> float:
+    with suppress(TypeError, ValueError):
         return float(text)
-    except ValueError:
-        pass
-    try:
+    with suppress(TypeError, ValueError):
         found = datetime.fromisoformat(text)
         if found.tzinfo is not None:
             return found.timestamp()
-    except ValueError:
-        pass
     raise _BadLineError(
-        f"a line after {first_line}: time {text!r} is neither Unix seconds nor RFC 3339; write 1700000000 or "
+        f"a line from {first_line} on: time {text!r} is neither Unix seconds nor RFC 3339; write 1700000000 or "
         "2026-11-01T12:00:00Z"
     )
 
@@ -184,22 +194,24 @@ def _number(text: Any, first_line: int, name: str) -> float:
 
 
 def _count(value: Any, first_line: int) -> int:
-    try:
-        return int(value)
-    except ValueError:
-        raise _BadLineError(f"a line from {first_line} on: gpus {value!r} is not a whole number") from None
+    count = _number(value, first_line, "gpus")
+    if isnan(count):
+        return 0
+    if not 0 <= count <= _MOST_GPUS or count % 1:
+        raise _BadLineError(f"a line from {first_line} on: gpus {value!r} is not a whole number from 0 to {_MOST_GPUS}")
+    return int(count)
 
 
 # ---- files
 
 
-def _csv(path: Path, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
+def _csv(path: Path, reading: TraceReading, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
     """Some lines at a time in columns, and the number of the first of them."""
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw, _text(raw) as text:
         lines = csv.reader(text)
         names = [each.strip() for each in next(lines, [])]
-        _check(names)
+        _check(names, reading)
         line = 2
         while some := [*islice(lines, _LINES)]:
             try:
@@ -220,7 +232,8 @@ def _text(raw: IO[bytes]) -> IO[str]:
     return TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
-def _check(names: Sequence[str]) -> None:
+def _check(names: Sequence[str], reading: TraceReading) -> None:
+    reading.ignored_columns = [each for each in names if each not in REQUIRED + OPTIONAL]
     missing = [each for each in REQUIRED if each not in names]
     if missing:
         raise _BadLineError(
@@ -228,18 +241,28 @@ def _check(names: Sequence[str]) -> None:
         )
 
 
-def _parquet(path: Path, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
+def _parquet(path: Path, reading: TraceReading, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
     try:
-        from pyarrow import parquet
+        from pyarrow import ArrowException, string
+        from pyarrow.parquet import ParquetFile
     except ImportError:
         raise ConfigurationError(
             f"trace {path}: Parquet needs pyarrow: pip install 'idle-gpu-scaler[parquet]'; or write it as CSV"
         ) from None
-    file = parquet.ParquetFile(path)
-    names = file.schema_arrow.names
-    _check(names)
-    line, wanted = 1, [each for each in (*REQUIRED, *OPTIONAL) if each in names]
-    for batch in file.iter_batches(batch_size=_LINES, columns=wanted):
-        yield {name: batch.column(name).to_pylist() for name in wanted}, line
-        line += len(batch)
-        progress(line / max(1, file.metadata.num_rows))
+    try:
+        file = ParquetFile(path)
+        names = file.schema_arrow.names
+        _check(names, reading)
+        line, wanted = 1, [each for each in (*REQUIRED, *OPTIONAL) if each in names]
+        for batch in file.iter_batches(batch_size=_LINES, columns=wanted):
+            # Of what is a text here there may be numbers, or nothing.
+            found = {name: batch.column(name) for name in wanted}
+            columns = {
+                name: column.to_pylist() if name in _NUMBERS else column.cast(string()).fill_null("").to_pylist()
+                for name, column in found.items()
+            }
+            yield columns, line
+            line += len(batch)
+            progress(line / max(1, file.metadata.num_rows))
+    except ArrowException as error:
+        raise _BadLineError(str(error)) from None

@@ -1,12 +1,12 @@
 """The answer as a file for people: one HTML page that needs nothing else, or CSV."""
 
-import csv
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 from scaler import __version__
+from scaler.reporting.report.formats import csv_of
 from scaler.simulation.report import drawing
 
 Json = Mapping[str, Any]
@@ -64,11 +64,12 @@ def day(timestamp: str) -> str:
 
 def write_csv(answer: Json, file: IO[str]) -> None:
     """A line for each case, in all and by team, queue and workload."""
-    writer = csv.writer(file)
-    writer.writerow(["case", "of", "name", *_NUMBERS])
-    for case in (*answer["policies"], *answer["published"]):
-        for kind, name, totals in _parts(case):
-            writer.writerow([case["name"], kind, name, *(totals.get(each, "") for each in _NUMBERS)])
+    lines = [
+        {"case": case["name"], "of": kind, "name": name, **{each: totals.get(each) for each in _NUMBERS}}
+        for case in (*answer["policies"], *answer["published"])
+        for kind, name, totals in _parts(case)
+    ]
+    file.write(csv_of(lines, ["case", "of", "name", *_NUMBERS]))
 
 
 def _parts(case: Json) -> Iterator[tuple[str, str, Json]]:

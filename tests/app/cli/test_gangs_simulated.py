@@ -211,8 +211,8 @@ def test_what_a_pause_is_follows_from_the_floor_of_the_settings(samples, tmp_pat
     ("flags", "message"),
     [
         (("--compare", "none"), "--gpus: '': write a number such as 64, or team-a=64,team-b=32"),
-        (("--gpus", "2", "--idle-after", "1h"), "--idle-after is not for Workloads"),
-        (("--gpus", "2", "--html", "x.html"), "--html is not for Workloads"),
+        (("--gpus", "2", "--idle-after", "1h"), "--idle-after: only without --workloads and --gpus"),
+        (("--gpus", "2", "--html", "x.html"), "--html: only without --workloads and --gpus"),
         (("--gpus", "2", "--since", "1d"), "write either --trace FILE or --since 30d"),
         (("--gpus", "1"), "no Workload fits into 1 GPU; raise --gpus"),
         (("--gpus", "team-a=2"), "--gpus says nothing of ClusterQueue default; write default=GPUS, too"),

@@ -112,6 +112,7 @@ def test_a_time_of_which_nothing_is_known_is_no_time_without_idle_gpus(tmp_path:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, prometheus: str) -> None:
     done = reported(tmp_path, prometheus, "--html", str(tmp_path / "missing" / "r.html"))
     assert (done.status, "r.html cannot be written: No such file or directory" in done.err) == (2, True)
+    assert "team-a  96.0" in done.out
 
 
 @pytest.mark.parametrize(
@@ -120,6 +121,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, prometheus: str)
         ((), "a report needs Prometheus: set prometheus.url"),
         (("--since", "5"), "--since: '5' is not a duration"),
         (("--since", "5m"), "--since: a report is about at least 1h and at most 400d"),
+        (("--since", "1d", "--until", "0001-01-01"), "--since 1d: no calendar goes back so far"),
+        (("--since", "9999999999d"), "--since 9999999999d: no calendar goes back so far"),
         (("--until", "yesterday"), "--until: 'yesterday' is not a time"),
         (("--json", "--csv"), "choose one of them"),
     ],

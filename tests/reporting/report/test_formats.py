@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from reporting.report.report_builders import WEEKEND, two_teams
 
-from scaler.reporting.report.formats import as_csv, as_json
+from scaler.reporting.report.formats import as_csv, as_json, csv_of
 from scaler.reporting.report.grouping import GroupBy
 from scaler.reporting.report.summary import summarized
 
@@ -48,3 +48,21 @@ def test_columns_are_named_once() -> None:
     columns = as_csv(summarized(ALL, WEEKEND, GroupBy.WORKLOAD)).splitlines()[0].split(",")
     assert len(columns) == len({*columns})
     assert {"namespace", "clusterQueue", "kind", "name", "heldIdleGpuHours"} <= {*columns}
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("@x", "'@x"),
+        ("-x", "'-x"),
+        ("+x", "'+x"),
+        ("\tx", "'\tx"),
+        ("a=1", "a=1"),
+        (-1.5, "-1.5"),
+        (None, ""),
+    ],
+)
+def test_no_name_is_a_formula_to_a_spreadsheet(text: object, cell: str) -> None:
+    [line] = csv.DictReader(io.StringIO(csv_of([{"name": text}], ["name"])))
+    assert line["name"] == cell

@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 import pytest
-from reporting.report.report_builders import BEGIN, WEEKEND, facts, two_teams
+from reporting.report.report_builders import BEGIN, HOUR_S, WEEKEND, day, facts, two_teams
 
 from scaler.reporting.report.grouping import GroupBy
+from scaler.reporting.report.measures import Measure
 from scaler.reporting.report.notes import notes_of
 from scaler.reporting.report.periods import Period
 from scaler.reporting.report.summary import UsageReport, summarized
@@ -35,6 +36,24 @@ def test_each_grouping_has_what_its_labels_tell_and_nothing_else(
 ) -> None:
     row = next(each for each in report(by).rows if each.name == (name,))
     assert {each: round(value, 3) for each in AMOUNTS if (value := getattr(row, each)) is not None} == known
+
+
+@pytest.mark.parametrize(
+    ("held", "free", "known"),
+    [
+        (("team-a", "gpu-operator"), ("", "gpu-operator"), {"team-a": 2.0}),
+        (("", "team-a"), ("", "gpu-operator"), {"team-a": 2.0, "gpu-operator": 1.0}),
+    ],
+)
+def test_the_exporter_s_namespace_is_a_team_only_where_labels_of_series_are_honored(
+    held: tuple[str, str], free: tuple[str, str], known: dict[str, float]
+) -> None:
+    """The operator's own pods may hold a GPU now and then, which does not make all free GPUs theirs."""
+    seconds = {(name, "", "H100", "Busy"): HOUR_S for name in ("team-a", "gpu-operator")}
+    energy = {(*held, "H100"): 2 * 3.6e9, (*free, "H100"): 3.6e9}
+    found = summarized([facts(0, {Measure.GPU_SECONDS: seconds, Measure.ENERGY: energy})], day(0), GroupBy.TEAM)
+    assert {row.name[0]: row.energy_kwh for row in found.rows if row.energy_kwh is not None} == known
+    assert found.total.energy_kwh == 3
 
 
 def test_whoever_held_most_idle_is_first() -> None:
