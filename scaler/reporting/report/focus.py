@@ -24,7 +24,6 @@ from scaler.reporting.report.own_metrics import MODEL
 from scaler.reporting.report.periods import Period
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 
-FOCUS_VERSION = "1.2"
 COLUMNS = (
     "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency", "BillingPeriodEnd", "BillingPeriodStart",
     "ChargeCategory", "ChargeClass", "ChargeDescription", "ChargeFrequency", "ChargePeriodEnd", "ChargePeriodStart",
