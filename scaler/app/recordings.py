@@ -25,6 +25,9 @@ from scaler.simulation.recordings.trace import read_trace
 _READ_TIMEOUT = timedelta(minutes=2)
 """Of one read. Samples of the past come from disks and object stores."""
 
+_SILENCE = timedelta(hours=1)
+"""A pod of which nothing is recorded for longer was gone, as a notebook that is off overnight."""
+
 Progress = Callable[[float], None]
 """Is told the share that is done."""
 
@@ -66,7 +69,13 @@ def record_past(
         raise ConfigurationError(
             f"no sample of any signal of a pod in the last {since} ({unidentified} series name no pod or no GPU)"
         )
-    return [f"samples are kept in {folder}; remove it when they are needed no more"]
+    notes = [f"samples are kept in {folder}; remove it when they are needed no more"]
+    if remade := recording.tell_remade_pods_apart(_SILENCE):
+        silence = format_duration(_SILENCE)
+        notes.append(
+            f"{remade:,} pods count as made anew: nothing was recorded under their names for more than {silence}"
+        )
+    return notes
 
 
 async def _fetch(  # noqa: PLR0917

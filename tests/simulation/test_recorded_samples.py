@@ -1,13 +1,15 @@
 """A recording gives samples back in the order of time, whatever order and however many files they came in."""
 
 from dataclasses import replace
+from datetime import timedelta
 from random import Random
 
 import numpy as np
 import pytest
-from simulation_builders import BEGIN_S, ENGINE, UTIL, Sampled, recorded, spans
+from simulation_builders import BEGIN_S, ENGINE, UTIL, Sampled, outcome, recorded, spans
 
 from scaler.idleness.gpu import GpuId, GpuSeries
+from scaler.idleness.policy import Policy, Trust
 from scaler.simulation.recordings.recorded import PodFacts, workloads_of
 from scaler.simulation.recordings.recording import SAMPLE, Recording
 
@@ -104,3 +106,54 @@ def test_a_gpu_is_shared_by_pods_that_have_it_at_once_or_shortly_after_one_anoth
     ]
     workloads = workloads_of(recorded(tmp_path, parts).series, {}, margin_s=90.0)
     assert {each.name: bool(each.pods[0].rivals) for each in workloads} == {"a": True, "b": True, "c": False}
+
+
+HOUR = timedelta(hours=1)
+
+
+def hours(*parts):
+    """Samples of (from, until, ratio), in hours after the begin."""
+    return [(at_s, ratio) for begin, end, ratio in parts for at_s in np.arange(begin * 3600, end * 3600, 60.0).tolist()]
+
+
+def test_a_pod_that_is_made_anew_under_its_name_is_another_one_of_the_same_owner(tmp_path):
+    notebook = Sampled(pod="nb-0", samples=hours((0, 10, 0.0), (24, 34, 0.5)))
+    recording = recorded(tmp_path, [notebook, Sampled(pod="other", samples=hours((0, 34, 0.5)))])
+    assert recording.tell_remade_pods_apart(HOUR) == 1
+    found = {str(each): each for each in workloads_of(recording.series, recording.facts, margin_s=90)}
+    assert set(found) == {"team/nb-0", "team/other"}
+    pods = found["team/nb-0"].pods
+    assert [each.name for each in pods] == ["nb-0", "nb-0#2"]
+    assert [(each.start_s - BEGIN_S, each.end_s - BEGIN_S) for each in pods] == [(0, 35_940), (86_400, 122_340)]
+    assert found["team/nb-0"].gpu_hours(BEGIN_S, BEGIN_S + 34 * 3600) == pytest.approx(20, abs=0.1)
+    of_pod = {each.pod[1]: n for n, each in enumerate(recording.series)}
+    given = [(n, ratio) for _, n, _, ratio in given_back(recording) if n != of_pod["other"]]
+    assert set(given) == {(of_pod["nb-0"], 0.0), (of_pod["nb-0#2"], 0.5)}
+
+
+@pytest.mark.parametrize(
+    ("parts", "others"),
+    [
+        ([(0, 10, 0.0), (10.9, 20, 0.0)], [(0, 20, 0.5)]),
+        ([(0, 10, 0.0), (14, 20, 0.0)], [(0, 10, 0.5), (14, 20, 0.5)]),
+        ([(0, 10, 0.0), (14, 20, 0.0)], [(0, 10.4, 0.5), (13.6, 20, 0.5)]),
+    ],
+    ids=["it was silent for less than that", "nothing was recorded of anybody", "nor of it shortly before and after"],
+)
+def test_a_pod_of_which_nothing_is_known_for_a_while_stays_the_same(tmp_path, parts, others):
+    recording = recorded(tmp_path, [Sampled(pod="a", samples=hours(*parts)), Sampled(pod="b", samples=hours(*others))])
+    assert recording.tell_remade_pods_apart(HOUR) == 0
+    assert {each.pod[1] for each in recording.series} == {"a", "b"}
+
+
+def test_a_night_without_a_pod_is_neither_held_nor_freed_nor_unknown(tmp_path):
+    """It is idle in the evening, goes, and is at work when it has come back."""
+    notebook = Sampled(pod="nb-0", samples=hours((0, 2, 0.5), (2, 10, 0.0), (24, 26, 0.5)))
+    recording = recorded(tmp_path, [notebook, Sampled(pod="other", samples=hours((0, 26, 0.5)))])
+    recording.tell_remade_pods_apart(HOUR)
+    trust = Trust(interval=timedelta(minutes=1))
+    found, [suspension] = outcome(recording, Policy(), trust=trust)
+    assert suspension.has_returned
+    total = found.total(workloads_of(recording.series, recording.facts, margin_s=180))
+    assert total.freed_gpu_hours == pytest.approx(7.5, abs=0.1)
+    assert (total.unknown, total.gpu_hours) == (0, pytest.approx(38, abs=0.1))

@@ -5,12 +5,15 @@ Laws of this file:
 * A file is a run of samples in the order of time. Runs are merged when they are read, a step of some hours at a time,
   so memory holds a run while it is written and a step while it is read, never the recording.
 * What is kept of a sample is its ratio, as a ring keeps it. What is no measurement is counted and not kept.
+* A pod of which nothing was recorded for long while others were recorded was gone, and what follows is another pod that
+  was made under its name (`tell_remade_pods_apart`): `notebook-0`, `notebook-0#2`. It has the same owner.
 
 Sixteen bytes a sample: 1,000 GPUs × 30 days × 2 signals every 30 s are 2.8 GB.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +22,7 @@ from numpy.typing import NDArray
 
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
 from scaler.idleness.history import PodKey
-from scaler.simulation.recordings.recorded import PodFacts, SeriesSpan
+from scaler.simulation.recordings.recorded import NO_FACTS, PodFacts, SeriesSpan
 
 SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.uint32)])
 RUN_SAMPLES = 2_000_000
@@ -90,6 +93,8 @@ class Recording:
     _lasts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     _waiting: list[NDArray[np.void]] = field(default_factory=list)
     _runs: "list[_Run]" = field(default_factory=list)
+    _remade: dict[int, tuple[NDArray[np.float64], NDArray[np.intp]]] = field(default_factory=dict)
+    """By position in the files: when its pod was made anew, and the positions before, between and after that."""
 
     # ------------------------------------------------------------------------------------------------------- written
 
@@ -138,6 +143,48 @@ class Recording:
         if missing > 0:
             self._firsts = np.append(self._firsts, np.full(missing, np.inf))
             self._lasts = np.append(self._lasts, np.full(missing, -np.inf))
+
+    def tell_remade_pods_apart(self, silence: timedelta) -> int:
+        """When all is read. How many pods were made anew under the name of one that had been silent for longer."""
+        remade = self._remade_at(silence.total_seconds())
+        for (signal, pod, _), series in list(self._series.items()):
+            if times := remade.get(pod):
+                others = [self.position(signal, replace(series, pod=_numbered(pod, n))) for n in range(len(times))]
+                position = self.position(signal, series)
+                self._remade[position] = np.array(times), np.array([position, *others])
+        for (namespace, name), times in remade.items():
+            known = self.facts.get((namespace, name), NO_FACTS)
+            owned = replace(known, owner=known.owner or f"Pod/{name}")
+            self.facts |= {(namespace, _numbered((namespace, name), n)): owned for n in range(len(times))}
+        if remade:
+            self._measure()
+        return sum(map(len, remade.values()))
+
+    def _remade_at(self, silence_s: float) -> dict[PodKey, list[float]]:
+        pods = {pod: number for number, pod in enumerate(dict.fromkeys(pod for _, pod, _ in self._series))}
+        pod_of = np.array([pods[pod] for _, pod, _ in self._series], np.intp)
+        newest = np.full(len(pods), np.inf)
+        np.minimum.at(newest, pod_of, self._firsts)
+        newest_of_all, outages, found = np.array([self.begin_s]), list[tuple[float, float]](), dict[int, list[float]]()
+        for _, step in self.steps():
+            at_s = np.concatenate([each.at_s for each in step.values()])
+            pod = pod_of[np.concatenate([each.series for each in step.values()])]
+            outages += [(a, b) for _, a, b in _silences(np.zeros_like(pod), at_s, newest_of_all, silence_s)]
+            for number, begin_s, end_s in _silences(pod, at_s, newest, silence_s):
+                unseen_s = sum(max(0.0, min(end_s, b) - max(begin_s, a)) for a, b in outages)
+                if end_s - begin_s - unseen_s > silence_s:
+                    found.setdefault(number, []).append(end_s)
+        names = [*pods]
+        return {names[number]: times for number, times in found.items()}
+
+    def _measure(self) -> None:
+        """From when to when each series was recorded."""
+        firsts, lasts = np.full(len(self._series), np.inf), np.full(len(self._series), -np.inf)
+        for _, step in self.steps():
+            for samples in step.values():
+                np.minimum.at(firsts, samples.series, samples.at_s)
+                np.maximum.at(lasts, samples.series, samples.at_s)
+        self._firsts, self._lasts = firsts, lasts
 
     # ---------------------------------------------------------------------------------------------------------- read
 
@@ -188,10 +235,37 @@ class Recording:
             part, cursors[number] = run.until(at_s, cursors[number])
             parts.append(part)
         found = np.concatenate(parts) if parts else np.empty(0, SAMPLE)
-        return found[np.argsort(found["at_s"], kind="stable")]
+        found = found[np.argsort(found["at_s"], kind="stable")]
+        if self._remade:
+            order = np.argsort(found["series"], kind="stable")
+            edges = np.array([*self._remade, *(each + 1 for each in self._remade)])
+            begins, ends = found["series"][order].searchsorted(edges).reshape(2, -1).tolist()
+            for (times, positions), begin, end in zip(self._remade.values(), begins, ends, strict=True):
+                its = order[begin:end]
+                found["series"][its] = positions[times.searchsorted(found["at_s"][its], "right")]
+        return found
 
 
 def _as_samples(found: NDArray[np.void]) -> RecordedSamples:
     return RecordedSamples(
         found["series"].astype(np.intp), np.ascontiguousarray(found["at_s"]), np.ascontiguousarray(found["ratio"])
     )
+
+
+def _numbered(pod: PodKey, times_before: int) -> str:
+    return f"{pod[1]}#{times_before + 2}"
+
+
+def _silences(
+    numbers: NDArray[np.intp], at_s: NDArray[np.float64], newest: NDArray[np.float64], longest_s: float
+) -> Iterator[tuple[int, float, float]]:
+    """Times without a sample of a number that are longer: its newest sample before, by number, which is moved on."""
+    order = np.lexsort((at_s, numbers))
+    numbers, at_s = numbers[order], at_s[order]
+    before = np.roll(at_s, 1)
+    is_first = np.ones(len(numbers), np.bool_)
+    is_first[1:] = numbers[1:] != numbers[:-1]
+    before[is_first] = newest[numbers[is_first]]
+    newest[numbers] = at_s
+    is_long = at_s - before > longest_s
+    yield from zip(numbers[is_long].tolist(), before[is_long].tolist(), at_s[is_long].tolist(), strict=True)
