@@ -36,7 +36,7 @@ from scaler.idleness.verdict import Unknown, judged_length
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome
 from scaler.simulation.recordings.recorded import RecordedPod, RecordedWorkload
-from scaler.simulation.standing import NOT_STANDING, Evidence, JudgedBy, Standing
+from scaler.simulation.standing import NOT_STANDING, ReplayedPolicy, StandingVerdict, StandingVerdicts
 from scaler.simulation.suspended import SuspendedWorkloads
 
 _FREES = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.PRIORITY_LOWERED})
@@ -57,7 +57,7 @@ class _Running:
     position: int
     workload: RecordedWorkload
     policy: Policy
-    judged_by: JudgedBy
+    judged_by: ReplayedPolicy
     came_back_s: float = -inf
     due_s: float = inf
     """When it is looked at next."""
@@ -66,7 +66,7 @@ class _Running:
     unknown_reason: str = ""
     watches: int = 0
     """Which samples make it due before its time."""
-    standing: Standing = NOT_STANDING
+    standing: StandingVerdict = NOT_STANDING
     """How long its last answer stands."""
 
     @property
@@ -97,7 +97,7 @@ class CaseReplay:
         tick_s: float,
     ) -> None:
         self._feed, self._outcome, self._trust, self._tick_s = feed, outcome, trust, tick_s
-        self._evidence = Evidence(feed, trust)
+        self._evidence = StandingVerdicts(feed, trust)
         self._suspended = SuspendedWorkloads(workloads, len(feed.lasts), outcome)
         self._watched = np.full(len(feed.lasts), _NOTHING, np.uint8)
         """What of each series makes its workload due."""
@@ -109,7 +109,7 @@ class CaseReplay:
             if policy is not None:
                 for series in (n for each in workload.pods for n in each.rivals):
                     self._rivals_of.setdefault(series, []).append(position)
-                by = JudgedBy(
+                by = ReplayedPolicy(
                     floor=policy.active_above_ratio,
                     window_s=judged_length(policy=policy, trust=trust).total_seconds(),
                     needs_all=policy.gpus.share == 1.0,

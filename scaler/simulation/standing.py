@@ -24,7 +24,7 @@ Judged = Mapping[tuple[str, GpuId], Mapping[str, Window]]
 """The windows that a verdict is from, by pod, GPU and signal."""
 
 
-class JudgedBy(NamedTuple):
+class ReplayedPolicy(NamedTuple):
     """What of a policy a verdict depends on."""
 
     floor: float
@@ -33,16 +33,18 @@ class JudgedBy(NamedTuple):
     """Whether all GPUs must be idle."""
 
 
-class Standing(NamedTuple):
+class StandingVerdict(NamedTuple):
+    """One that need not be judged again for a while."""
+
     until_s: float
     coming: Sequence[int]
     """Series whose samples have to go on coming."""
 
 
-NOT_STANDING = Standing(-inf, ())
+NOT_STANDING = StandingVerdict(-inf, ())
 
 
-class Evidence:
+class StandingVerdicts:
     def __init__(self, feed: SampleFeed, trust: Trust) -> None:
         self._feed, self._trust = feed, trust
         self._max_age_s = trust.max_age.total_seconds()
@@ -51,7 +53,7 @@ class Evidence:
 
     # ---- busy for certain
 
-    def busy_until_s(self, pods: Sequence[RecordedPod], by: JudgedBy, now_s: float) -> float:
+    def busy_until_s(self, pods: Sequence[RecordedPod], by: ReplayedPolicy, now_s: float) -> float:
         """Until when it is busy for certain, whatever comes: one GPU is, on all of its signals.
 
         Nothing is certain where GPUs may be missing from the verdict, or more report than are requested.
@@ -65,13 +67,13 @@ class Evidence:
         is_whole = all(len(each.devices) == each.gpus for each in pods)
         return min(*found, next_rival_s) if is_whole else -inf
 
-    def _works_until_s(self, device: Sequence[int], by: JudgedBy, now_s: float) -> float:
+    def _works_until_s(self, device: Sequence[int], by: ReplayedPolicy, now_s: float) -> float:
         """When the work of one of the GPU's signals has left the window, or one begins to report that has not yet."""
         ends, firsts = self._feed.work_ends[by.floor], [self._feed.firsts.item(n) for n in device]
         left_s = [ends.item(n) + by.window_s for n, first_s in zip(device, firsts, strict=True) if first_s <= now_s]
         return min([*left_s, *(each for each in firsts if each > now_s)]) if left_s else -inf
 
-    def _has_surplus(self, pod: RecordedPod, by: JudgedBy, now_s: float) -> bool:
+    def _has_surplus(self, pod: RecordedPod, by: ReplayedPolicy, now_s: float) -> bool:
         if len(pod.devices) <= pod.gpus:
             return False
         begin_s = now_s - by.window_s - self._edge_s
@@ -93,8 +95,8 @@ class Evidence:
     # ---- while nothing but quiet samples come
 
     def standing(
-        self, pods: Sequence[RecordedPod], by: JudgedBy, verdict: WorkloadVerdict | None, now_s: float
-    ) -> Standing | None:
+        self, pods: Sequence[RecordedPod], by: ReplayedPolicy, verdict: WorkloadVerdict | None, now_s: float
+    ) -> StandingVerdict | None:
         """Until when the verdict of now stands; None where that cannot be told."""
         gpus = () if verdict is None else verdict.gpus
         judged = {(each.pod, each.gpu): each.windows for each in gpus}
@@ -104,17 +106,17 @@ class Evidence:
         is_unclear = any(n not in coming and now_s - self._feed.lasts.item(n) <= self._max_age_s for n in rivals)
         if until_s <= now_s or is_unclear:
             return None
-        return Standing(min(until_s, self._next_rival_s(pods, now_s)), coming)
+        return StandingVerdict(min(until_s, self._next_rival_s(pods, now_s)), coming)
 
-    def still_stands(self, standing: Standing, now_s: float) -> bool:
+    def still_stands(self, standing: StandingVerdict, now_s: float) -> bool:
         return now_s < standing.until_s and self._come(standing.coming, now_s)
 
-    def due_s(self, standing: Standing) -> float:
+    def due_s(self, standing: StandingVerdict) -> float:
         """When it ends, or the first sample is late that should have come."""
         last_s = min((self._feed.lasts.item(n) for n in standing.coming), default=inf)
         return min(standing.until_s, last_s + self._feed.longest_step_s + _A_MOMENT_S)
 
-    def _certain_until_s(self, n: int, by: JudgedBy, judged: Judged, now_s: float) -> float:
+    def _certain_until_s(self, n: int, by: ReplayedPolicy, judged: Judged, now_s: float) -> float:
         """Until when it is certain what the series says, if no work is seen and no sample late; now where it is not.
 
         | its samples …                                     | it is                   | until                 |

@@ -23,19 +23,22 @@ HOUR = timedelta(hours=1)
 END_S = int(time.time()) // 86_400 * 86_400
 BEGIN_S = END_S - DAYS * 86_400
 UTIL = Signal(name="gpu_util", metrics=("DCGM_FI_DEV_GPU_UTIL",), unit=Unit.PERCENT)
-PODS = ("a", "b", "c")
+PODS = ("a", "b", "c", "night-off")
+_HOURS_ON = range(6)
+"""Of a day, in which there is the pod that is made anew each morning."""
 
 
 def value(pod, at_s):
     """Work in the first minutes of every few hours, another rhythm for each pod; one is at work all day."""
-    period = {"a": 7200, "b": 10_800, "c": 1}[pod]
+    period = {"a": 7200, "b": 10_800, "c": 1, "night-off": 14_400}[pod]
     return 60 if at_s % period < 1800 else 0
 
 
 def samples():
     for at_s in range(BEGIN_S, END_S, 60):
         for pod in PODS:
-            if not (pod == "b" and 30_000 < at_s - BEGIN_S < 31_200):
+            is_off = pod == "night-off" and at_s % 86_400 // 3600 not in _HOURS_ON
+            if not is_off and not (pod == "b" and 30_000 < at_s - BEGIN_S < 31_200):
                 yield at_s, pod, value(pod, at_s)
 
 
@@ -82,11 +85,19 @@ def settings(folder):
     return str(path)
 
 
+def of_day(pod, at_s):
+    """Its name in a file, which tells pods of one name apart."""
+    number = (at_s - BEGIN_S) // 86_400 + 1
+    return f"{pod}#{number}" if pod == "night-off" and number > 1 else pod
+
+
 @pytest.mark.prometheus
 def test_the_answer_is_the_same_as_from_a_file(prometheus, tmp_path):
     """The server refuses more than 4,000 samples, and a part of a day has 4,320: parts are read in halves."""
-    owner = {"a": "Job/train-0", "b": "Job/train-0", "c": "Deployment/web"}
-    rows = [(at_s, "team", pod, f"GPU-{pod}", "gpu_util", found, owner[pod]) for at_s, pod, found in samples()]
+    owner = {"a": "Job/train-0", "b": "Job/train-0", "c": "Deployment/web", "night-off": "Pod/night-off"}
+    rows = [
+        (at_s, "team", of_day(pod, at_s), f"GPU-{pod}", "gpu_util", found, owner[pod]) for at_s, pod, found in samples()
+    ]
     path = written(tmp_path, text_of(rows, (*COLUMNS, "owner")))
     config = ("--config", settings(tmp_path), "--json")
     flags = (*config, "--idle-after", "30m,60m", "--no-curve")
@@ -102,7 +113,8 @@ def test_the_answer_is_the_same_as_from_a_file(prometheus, tmp_path):
     gangs_from_file = command("simulate", "--trace", str(path), *config, "--gpus", "2").json
     gangs = command("simulate", *past, *config, "--gpus", "2").json
     assert gangs | {"notes": []} == gangs_from_file
-    assert (gangs["jobs"], gangs["sessions"], len(gangs["notes"])) == (2, 1, 1)
+    assert (gangs["jobs"], gangs["sessions"], len(gangs["notes"])) == (4, 3, 2)
+    assert from_source["trace"]["pods"] == len(PODS) + DAYS - 1
 
 
 class Counting:

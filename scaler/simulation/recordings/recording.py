@@ -146,6 +146,7 @@ class Recording:
 
     def tell_remade_pods_apart(self, silence: timedelta) -> int:
         """When all is read. How many pods were made anew under the name of one that had been silent for longer."""
+        self._spread()
         remade = self._remade_at(silence.total_seconds())
         for (signal, pod, _), series in list(self._series.items()):
             if times := remade.get(pod):
@@ -259,13 +260,27 @@ def _numbered(pod: PodKey, times_before: int) -> str:
 def _silences(
     numbers: NDArray[np.intp], at_s: NDArray[np.float64], newest: NDArray[np.float64], longest_s: float
 ) -> Iterator[tuple[int, float, float]]:
-    """Times without a sample of a number that are longer: its newest sample before, by number, which is moved on."""
+    """Times without a sample of a number that are longer. `newest` is moved on."""
+    numbers, at_s = in_order(numbers, at_s)
+    before = time_before(numbers, at_s, newest)
+    is_long = at_s - before > longest_s
+    yield from zip(numbers[is_long].tolist(), before[is_long].tolist(), at_s[is_long].tolist(), strict=True)
+
+
+def in_order(numbers: NDArray[np.intp], at_s: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """By number, and then by time."""
     order = np.lexsort((at_s, numbers))
-    numbers, at_s = numbers[order], at_s[order]
+    return numbers[order], at_s[order]
+
+
+def time_before(
+    numbers: NDArray[np.intp], at_s: NDArray[np.float64], newest: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The instant before each one of its number, where they are in order; for its first one that in `newest`, which is
+    by number, and is moved on."""
     before = np.roll(at_s, 1)
     is_first = np.ones(len(numbers), np.bool_)
     is_first[1:] = numbers[1:] != numbers[:-1]
     before[is_first] = newest[numbers[is_first]]
-    newest[numbers] = at_s
-    is_long = at_s - before > longest_s
-    yield from zip(numbers[is_long].tolist(), before[is_long].tolist(), at_s[is_long].tolist(), strict=True)
+    newest[numbers] = at_s  # of several the last one stays, which is the newest
+    return before
