@@ -52,8 +52,9 @@ def _amounts(row: ReportRow) -> Json:
         "idleGpuHours": _rounded(row.idle_hours),
         "unknownGpuHours": _rounded(row.unknown_hours),
         "gpuHoursByState": {str(state): _rounded(row.hours.get(state, 0.0)) for state in GpuState},
-        "idleCost": None if row.idle_cost is None else {name: _rounded(cost) for name, cost in row.idle_cost.items()},
+        "idleCost": _costs(row.idle_cost),
         "suspendedGpuHours": _rounded(row.suspended_hours),
+        "suspendedCost": _costs(row.suspended_cost),
         "givenGpuHours": _rounded(row.given_hours),
         "gotGpuHours": _rounded(row.got_hours),
         "suspensions": _count(row.suspensions),
@@ -87,6 +88,10 @@ def _rounded(amount: float | None) -> float | None:
     return None if amount is None else round(amount, 2)
 
 
+def _costs(costs: Mapping[str, float] | None) -> Json | None:
+    return None if costs is None else {currency: _rounded(cost) for currency, cost in costs.items()}
+
+
 def _count(amount: float | None) -> int | None:
     """Of what is counted one by one; `increase` gives parts of it."""
     return None if amount is None else round(amount)
@@ -101,14 +106,17 @@ def _seconds(duration: timedelta | None) -> int | None:
 
 def as_csv(report: UsageReport) -> str:
     """A line for each row. There is a column of costs for each currency."""
-    currencies = sorted({name for each in report.rows for name in each.idle_cost or {}})
+    currencies = sorted(
+        {name for each in report.rows for name in (*(each.idle_cost or ()), *(each.suspended_cost or ()))}
+    )
     lines = [_flat(each, report, currencies) for each in report.rows]
     return csv_of(lines, [*_flat(ReportRow(name=("",) * len(NAMES[report.by])), report, currencies)])
 
 
 def _flat(row: ReportRow, report: UsageReport, currencies: Sequence[str]) -> Json:
     amounts = _amounts(row)
-    waiting, states, costs = amounts.pop("waiting") or {}, amounts.pop("gpuHoursByState"), amounts.pop("idleCost") or {}
+    waiting, states = amounts.pop("waiting") or {}, amounts.pop("gpuHoursByState")
+    costs = {name: amounts.pop(name) or {} for name in ("idleCost", "suspendedCost")}
     return {
         "since": timestamp(report.whole.begin),
         "until": timestamp(report.whole.end),
@@ -116,7 +124,7 @@ def _flat(row: ReportRow, report: UsageReport, currencies: Sequence[str]) -> Jso
         **dict(zip(NAMES[report.by], row.name, strict=True)),
         **amounts,
         **{f"{state[:1].lower()}{state[1:]}GpuHours": hours for state, hours in states.items() if state not in _DOUBLE},
-        **{f"idleCost{each}": costs.get(each) for each in currencies},
+        **{f"{name}{each}": by_currency.get(each) for name, by_currency in costs.items() for each in currencies},
         **{f"waiting{name[:1].upper()}{name[1:]}": waiting.get(name) for name in _WAITING},
     }
 

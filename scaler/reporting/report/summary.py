@@ -7,7 +7,7 @@ not known, and never 0:
 |-------------------------------------|------|-------|-------|------------------------------------------------------|
 | GPU time by state                   | yes  | yes   | yes   | those with series of their own (`metrics.workloads`) |
 | cost of idle GPUs, of priced models | yes  | yes   | yes   |                                                      |
-| GPU time while suspended            | yes  | yes   |       |                                                      |
+| GPU time while suspended, its cost  | yes  | yes   |       |                                                      |
 | GPU time given to and got by gangs  | yes  | got   |       |                                                      |
 | suspensions, resumptions, regrets   | yes  |       |       |                                                      |
 | waiting time of gangs               |      | yes   |       |                                                      |
@@ -42,6 +42,7 @@ from scaler.reporting.report.sums import (
     WaitingTime,
     energies,
     regret_within,
+    suspended_costs,
     together,
     transfers,
     unpriced_hours,
@@ -62,6 +63,8 @@ class ReportRow:
     idle_cost: dict[str, float] | None = None
     """By currency."""
     suspended_hours: float | None = None
+    suspended_cost: dict[str, float] | None = None
+    """What these would have cost, by currency."""
     given_hours: float | None = None
     """Of gangs on GPUs that it gave up."""
     got_hours: float | None = None
@@ -157,6 +160,10 @@ def _is_worth_showing(row: ReportRow) -> bool:
     return any(amount is not None and amount >= ROUGH for amount in amounts) or row.waiting is not None
 
 
+def _more(costs: Mapping[str, float] | None, currency: str, cost: float) -> dict[str, float]:
+    return {**(costs or {}), currency: (costs or {}).get(currency, 0.0) + cost}
+
+
 _LABELS = {
     None: (),
     GroupBy.TEAM: (NAMESPACE,),
@@ -213,13 +220,15 @@ class _Rows:
         for labels, seconds in self._sums.of(Measure.GPU_SECONDS):
             self._row_of(labels).hours[labels[STATE]] += seconds / SECONDS_PER_HOUR
         for labels, cost in self._sums.of(Measure.IDLE_COST):
-            row, currency = self._row_of(labels), labels[CURRENCY]
-            row.idle_cost = row.idle_cost or {}
-            row.idle_cost[currency] = row.idle_cost.get(currency, 0.0) + cost
+            row = self._row_of(labels)
+            row.idle_cost = _more(row.idle_cost, labels[CURRENCY], cost)
 
     def _add_reclaimed(self) -> None:
         for labels, seconds in self._sums.of(Measure.RECLAIMED_GPU_SECONDS):
             self._row_of(labels).add("suspended_hours", seconds / SECONDS_PER_HOUR)
+        for labels, currency, cost in suspended_costs(self._sums):
+            row = self._row_of(labels)
+            row.suspended_cost = _more(row.suspended_cost, currency, cost)
         for labels, seconds in self._sums.of(Measure.GIVEN_GPU_SECONDS):
             hours, giver = seconds / SECONDS_PER_HOUR, labels[FROM]
             if self._sums.visible(labels[NAMESPACE]):

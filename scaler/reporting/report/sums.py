@@ -7,7 +7,7 @@ from datetime import timedelta
 from math import inf
 
 from scaler.reporting.report.facts import PeriodFacts
-from scaler.reporting.report.measures import FROM, LabelValues, Measure
+from scaler.reporting.report.measures import CURRENCY, FROM, LabelValues, Measure
 from scaler.reporting.report.own_metrics import MODEL, NAMESPACE, QUEUE
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 
@@ -149,6 +149,29 @@ def regret_within(sums: FactSums) -> timedelta | None:
     """How soon is too soon; None where no replica has shown it."""
     seconds = max((value for _, value in sums.highest(Measure.REGRET_WINDOW)), default=None)
     return timedelta(seconds=seconds) if seconds is not None else None
+
+
+def suspended_costs(sums: FactSums) -> Iterator[tuple[dict[str, str], str, float]]:
+    """What the GPU time of suspended workloads would have cost: its labels, the currency and the cost.
+
+    At the average price of the GPUs that their namespace held, as far as they have prices; where it held none at all,
+    of those that all held. Nothing where there are no prices, or prices in several currencies.
+    """
+    prices = {labels[MODEL]: price for labels, price in sums.highest(Measure.PRICE)}
+    currencies = {labels[CURRENCY] for labels, _ in sums.highest(Measure.PRICE)}
+    if len(currencies) != 1:
+        return
+    [currency] = currencies
+    held, cost = defaultdict[str | None, float](float), defaultdict[str | None, float](float)
+    for labels, seconds in sums.of(Measure.GPU_SECONDS):
+        price = prices.get(labels[MODEL])
+        for namespace in (labels[NAMESPACE], None):
+            held[namespace] += seconds if price is not None else 0.0
+            cost[namespace] += seconds * (price or 0.0)
+    for labels, seconds in sums.of(Measure.RECLAIMED_GPU_SECONDS):
+        namespace = labels[NAMESPACE] if labels[NAMESPACE] in held else None
+        if held[namespace]:
+            yield labels, currency, seconds / SECONDS_PER_HOUR * cost[namespace] / held[namespace]
 
 
 def unpriced_hours(sums: FactSums) -> dict[str, float]:

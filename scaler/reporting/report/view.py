@@ -139,6 +139,7 @@ def columns_of(report: UsageReport) -> list[tuple[str, Callable[[ReportRow], str
         ("Idle cost", lambda row: row.idle_cost, lambda row: money(row.idle_cost)),
         ("Longest idle", lambda row: row.longest_idle, lambda row: duration(row.longest_idle)),
         ("Suspended", lambda row: row.suspended_hours, lambda row: number(row.suspended_hours)),
+        ("Suspended cost", lambda row: row.suspended_cost, lambda row: money(row.suspended_cost)),
         ("Given", lambda row: row.given_hours, lambda row: number(row.given_hours)),
         ("Got", lambda row: row.got_hours, lambda row: number(row.got_hours)),
         ("Suspensions", lambda row: row.suspensions, lambda row: number(row.suspensions, 0)),
@@ -166,7 +167,11 @@ def figures_of(report: UsageReport) -> list[Figure]:
         found.append(Figure(title="cost of idle GPUs", value=money(total.idle_cost), detail="by metrics.prices"))
     found += [
         Figure(
-            title="GPU-hours while suspended", value=number(total.suspended_hours), detail="not held by who was idle"
+            title="GPU-hours while suspended",
+            value=number(total.suspended_hours),
+            detail=f"would have cost {money(total.suspended_cost)}"
+            if total.suspended_cost
+            else "that idle workloads did not hold",
         ),
         Figure(title="GPU-hours given to gangs", value=number(total.got_hours), detail="by reclaim plans"),
         Figure(title="suspensions", value=number(total.suspensions, 0), detail=_regrets(report)),

@@ -68,6 +68,39 @@ def test_a_cost_that_is_not_known_is_none() -> None:
     assert (a.idle_cost, b.idle_cost) == ({"EUR": 33.6}, None)
 
 
+@pytest.mark.parametrize(
+    ("held", "prices", "cost"),
+    [
+        pytest.param({("team-b", "H100"): 3, ("team-b", "A100"): 1}, {"H100": 4, "A100": 2}, 6 * 3.5, id="the average"),
+        pytest.param({("team-b", "H100"): 1, ("team-b", "T4"): 9}, {"H100": 4}, 6 * 4, id="of those with a price"),
+        pytest.param({("team-b", "T4"): 9, ("team-a", "H100"): 1}, {"H100": 4}, None, id="it held none with a price"),
+        pytest.param({("team-a", "H100"): 1, ("team-c", "A100"): 1}, {"H100": 4, "A100": 2}, 6 * 3, id="it held none"),
+        pytest.param({("team-b", "H100"): 1}, {}, None, id="no prices"),
+    ],
+)
+def test_suspended_time_would_have_cost_what_the_team_s_gpus_cost(
+    held: dict[tuple[str, str], float], prices: dict[str, float], cost: float | None
+) -> None:
+    values = {
+        Measure.GPU_SECONDS: {(team, "q", model, "Busy"): hours * HOUR_S for (team, model), hours in held.items()},
+        Measure.RECLAIMED_GPU_SECONDS: {("team-b", "q"): 6 * HOUR_S},
+        Measure.PRICE: {(model, "EUR"): float(price) for model, price in prices.items()},
+    }
+    for by, name in ((GroupBy.TEAM, "team-b"), (GroupBy.QUEUE, "q")):
+        found = summarized([facts(0, values)], day(0), by)
+        row = next(each for each in found.rows if each.name == (name,))
+        assert row.suspended_cost == found.total.suspended_cost == (None if cost is None else {"EUR": cost})
+
+
+def test_prices_in_two_currencies_give_no_cost_of_suspended_time() -> None:
+    values = {
+        Measure.GPU_SECONDS: {("a", "q", "H100", "Busy"): HOUR_S},
+        Measure.RECLAIMED_GPU_SECONDS: {("a", "q"): HOUR_S},
+        Measure.PRICE: {("H100", "EUR"): 4.0, ("H100", "USD"): 5.0},
+    }
+    assert summarized([facts(0, values)], day(0), GroupBy.TEAM).total.suspended_cost is None
+
+
 def test_waiting_times_are_those_of_queues() -> None:
     found = report(GroupBy.QUEUE)
     waiting = found.waiting["research"]
