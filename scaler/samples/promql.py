@@ -30,6 +30,12 @@ def signal_query(signal: Signal, *, matchers: Mapping[str, str], span: timedelta
     return f"{{{','.join([_name_matcher(signal.metrics), *conditions])}}}[{duration}]"
 
 
+def selector(matchers: Mapping[str, str], *more: str) -> str:
+    """`{cluster="prod",...}`: what a series must carry, `more` as PromQL; empty where that is nothing."""
+    conditions = [*more, *(f"{name}={quoted(value)}" for name, value in matchers.items())]
+    return f"{{{','.join(conditions)}}}" if conditions else ""
+
+
 def range_duration(span: timedelta) -> str:
     """The span as PromQL writes it: `1800s`, or `1500ms` where it is no whole number of seconds.
 

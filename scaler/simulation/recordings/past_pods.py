@@ -7,38 +7,23 @@
 | `kube_pod_container_resource_requests`     | the GPUs that its containers request                            |
 | `kube_pod_labels`                          | its queue, where kube-state-metrics is told to show that label  |
 
-A day is asked for at a time, and kept. A series that there is at any time of the day counts. The Jobs of a CronJob are
-workloads of their own, as they are in production.
+A series that there is at any time of a day counts. The Jobs of a CronJob are workloads of their own, as they are in
+production.
 """
 
-import asyncio
-import hashlib
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 from scaler.idleness.history import PodKey
-from scaler.samples.promql import quoted
-from scaler.simulation.recordings.past_samples import PastSource, write_whole
+from scaler.samples.promql import selector
+from scaler.simulation.recordings.past_days import Elements, PastDays
+from scaler.simulation.recordings.past_samples import PastSource
 from scaler.simulation.recordings.recorded import NO_FACTS, PodFacts
 
-_DAY = timedelta(days=1)
 _QUEUE = "label_kueue_x_k8s_io_queue_name"
-_GPUS = "kube_pod_container_resource_requests"
-_QUERIES = {
-    "pod_owner": "group by (namespace, pod, owner_kind, owner_name) (last_over_time(kube_pod_owner{{{more}}}[{span}]))",
-    "replicaset_owner": "group by (namespace, replicaset, owner_kind, owner_name) "
-    "(last_over_time(kube_replicaset_owner{{{more}}}[{span}]))",
-    "job_owner": "group by (namespace, job_name, owner_kind, owner_name) "
-    "(last_over_time(kube_job_owner{{{more}}}[{span}]))",
-    "gpus": "sum by (namespace, pod) (max by (namespace, pod, container, resource) "
-    '(max_over_time(kube_pod_container_resource_requests{{resource=~"{resources}"{comma}{more}}}[{span}])))',
-    "queue": f"group by (namespace, pod, {_QUEUE}) "
-    f'(last_over_time(kube_pod_labels{{{{{_QUEUE}!=""{{comma}}{{more}}}}}}[{{span}}]))',
-}
 _WITHOUT_OWNER = frozenset({"", "<none>"})
 _PARENTS = {"ReplicaSet": "replicaset_owner", "Job": "job_owner"}
 _NAMES = {"replicaset_owner": "replicaset", "job_owner": "job_name"}
@@ -55,62 +40,36 @@ class PastPods:
     async def facts(self, begin: datetime, end: datetime, pods: Collection[PodKey]) -> dict[PodKey, PodFacts]:
         """Of these pods; what is said last counts. Raises: SourceError."""
         found: dict[PodKey, PodFacts] = {}
-        for day in _days(begin, end):
-            said = await self._day(day, min(day + _DAY, end))
+        days = PastDays(source=self.source, folder=self.folder, topic="pods", queries=self._queries)
+        async for _, said in days.answers(begin, end):
             for key, facts in facts_of(said).items():
                 if key in pods:
                     found[key] = found.get(key, NO_FACTS).updated(facts)
         return found
 
-    async def _day(self, begin: datetime, end: datetime) -> dict[str, list[dict[str, str]]]:
-        """The labels of each query's elements, and their value as `value`."""
-        path = self._folder / f"{int(begin.timestamp())}-{int(end.timestamp())}.json"
-        if path.exists():
-            known: dict[str, list[dict[str, str]]] = json.loads(path.read_bytes())
-            return known
-        said = {}
-        for name, template in _QUERIES.items():
-            promql = self._query(template, end - begin)
-            elements = await self.source.demand(promql, at=end)
-            said[name] = [{**each.labels, "value": f"{each.value:g}"} for each in elements]
-        await asyncio.to_thread(self._keep, path, said)
-        return said
-
-    @property
-    def _folder(self) -> Path:
-        """Another one where other resources are GPUs."""
-        said = json.dumps(sorted(self.gpu_resources))
-        return self.folder / f"pods-{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}"
-
-    def _keep(self, path: Path, said: object) -> None:
-        """In place of what was kept of the day while it was shorter."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(said).encode())
-        for each in path.parent.glob(f"{path.stem.partition('-')[0]}-*.json"):
-            if each != path:
-                each.unlink(missing_ok=True)
-
-    def _query(self, template: str, span: timedelta) -> str:
-        more = ",".join(f"{name}={quoted(value)}" for name, value in self.matchers.items())
-        return template.format(
-            more=more, comma="," if more else "", span=f"{int(span.total_seconds())}s", resources=self._resources()
-        )
-
-    def _resources(self) -> str:
-        """As kube-state-metrics writes them: `nvidia.com/gpu` is `nvidia_com_gpu`."""
-        names = (re.sub(r"[^a-zA-Z0-9_*]", "_", each).replace("*", ".*") for each in self.gpu_resources)
-        return "|".join(names)
+    def _queries(self, span: str) -> dict[str, str]:
+        every = selector(self.matchers)
+        resources = "|".join(as_label(each).replace("*", ".*") for each in self.gpu_resources)
+        gpus = selector(self.matchers, f'resource=~"{resources}"')
+        queues = selector(self.matchers, f'{_QUEUE}!=""')
+        return {
+            "pod_owner": "group by (namespace, pod, owner_kind, owner_name) "
+            f"(last_over_time(kube_pod_owner{every}[{span}]))",
+            "replicaset_owner": "group by (namespace, replicaset, owner_kind, owner_name) "
+            f"(last_over_time(kube_replicaset_owner{every}[{span}]))",
+            "job_owner": "group by (namespace, job_name, owner_kind, owner_name) "
+            f"(last_over_time(kube_job_owner{every}[{span}]))",
+            "gpus": "sum by (namespace, pod) (max by (namespace, pod, container, resource) "
+            f"(max_over_time(kube_pod_container_resource_requests{gpus}[{span}])))",
+            "queue": f"group by (namespace, pod, {_QUEUE}) (last_over_time(kube_pod_labels{queues}[{span}]))",
+        }
 
 
-def _days(begin: datetime, end: datetime) -> Iterator[datetime]:
-    at = begin.replace(hour=0, minute=0, second=0, microsecond=0)
-    while at < end:
-        yield at
-        at += _DAY
+def as_label(resource: str) -> str:
+    """As kube-state-metrics writes it: `nvidia.com/gpu` is `nvidia_com_gpu`. A * stays."""
+    return re.sub(r"[^a-zA-Z0-9_*]", "_", resource)
 
 
-Elements = Mapping[str, Sequence[Mapping[str, str]]]
-"""The elements that each query gave, by its name."""
 Owner = tuple[str, str]
 """(kind, name)"""
 
