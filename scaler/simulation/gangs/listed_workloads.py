@@ -14,7 +14,7 @@ from scaler.kube.objects.core import ListPage, condition, decode, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import PodSetAssignment, Workload
 from scaler.kube.quantity import amount
-from scaler.simulation.gangs.simulated_job import SimulatedJob, ran_for
+from scaler.simulation.gangs.simulated_job import SimulatedJob, ran_between
 
 
 def listed_jobs(text: str, gpus: GpuResources) -> Iterator[SimulatedJob]:
@@ -46,7 +46,7 @@ def _job(workload: Workload, gpus: GpuResources, latest: datetime) -> SimulatedJ
         name="/".join(workload.metadata.key),
         created=created,
         gpus=held,
-        spans=(ran_for(max(1.0, (ended - admitted).total_seconds())),),
+        spans=(ran_between(admitted, ended),),
         queue=admission.cluster_queue,
         priority=workload.spec.priority or 0,
         owner="" if owner is None else f"{workload.metadata.namespace}/{owner.name}",

@@ -37,7 +37,7 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.pods import expected
 from scaler.idleness.policy import Trust
 from scaler.idleness.window import JITTER, as_stored
-from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
+from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob, with_names_of_their_own
 from scaler.simulation.recordings.recorded import RecordedPod, RecordedWorkload, workloads_of
 from scaler.simulation.recordings.recording import RecordedSamples, Recording, in_order, time_before
 
@@ -89,7 +89,7 @@ def recorded_jobs(
         for position, workload in enumerate(workloads)
         for job in _jobs(workload, pauses.of(position), rule)
     ]
-    return tuple(_with_names_of_their_own(sorted(jobs, key=lambda job: (job.created, job.name))))
+    return tuple(with_names_of_their_own(sorted(jobs, key=lambda job: (job.created, job.name))))
 
 
 def with_recorded_spans(
@@ -165,14 +165,6 @@ def _most_gpus(pods: Iterable[RecordedPod]) -> int:
         now += gpus
         most = max(most, now)
     return most
-
-
-def _with_names_of_their_own(jobs: Iterable[SimulatedJob]) -> Iterator[SimulatedJob]:
-    """The second of a name has a number."""
-    times = Counter[str]()
-    for job in jobs:
-        times[job.name] += 1
-        yield job if times[job.name] == 1 else replace(job, name=f"{job.name}#{times[job.name]}")
 
 
 # ------------------------------------------------------------------------------------------- spans without any sample

@@ -1,6 +1,8 @@
 """One Workload of a trace: when it was created, how many GPUs it needs, and for how long."""
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 DEFAULT_QUEUE = "default"
@@ -36,9 +38,22 @@ def ran_for(seconds: float) -> timedelta:
     return timedelta(seconds=max(1, round(seconds)))
 
 
+def ran_between(admitted: datetime, ended: datetime) -> timedelta:
+    """In whole seconds, and at least one."""
+    return ran_for(max(1.0, (ended - admitted).total_seconds()))
+
+
 def gpus_of(text: str) -> int:
     """Raises: ValueError for none."""
     gpus = int(text)
     if gpus < 1:
         raise ValueError(f"{gpus} GPUs; leave out Workloads that ask for none")
     return gpus
+
+
+def with_names_of_their_own(jobs: Iterable[SimulatedJob]) -> Iterator[SimulatedJob]:
+    """The second of a name has a number."""
+    times = Counter[str]()
+    for job in jobs:
+        times[job.name] += 1
+        yield job if times[job.name] == 1 else replace(job, name=f"{job.name}#{times[job.name]}")
