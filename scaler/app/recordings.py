@@ -4,7 +4,8 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from scaler.idleness.gpu import GpuSeries, Signal, identify
 from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules, relabel
 from scaler.reporting.report.periods import LONGEST_RANGE
 from scaler.samples.prometheus import PrometheusSource
+from scaler.simulation.gangs.past_workloads import PastJobs, PastWorkloads
 from scaler.simulation.recordings.past_pods import PastPods
 from scaler.simulation.recordings.past_samples import READS_AT_ONCE, SHORTEST_PART, PastSamples, include
 from scaler.simulation.recordings.recording import Recording
@@ -58,9 +60,9 @@ def record_past(
     prometheus, length = settings.prometheus, _length(since)
     if not prometheus.url:
         raise ConfigurationError("--since needs prometheus.url (--prometheus-url)")
-    folder = (cache or _cache()) / _source_folder(prometheus)
-    end = (now or datetime.now(UTC)) - settings.evaluation.overlap
-    fetching = _fetch(prometheus.url, settings, recording, signals, folder, (end - length, end), progress)
+    folder = _source_folder(cache, prometheus)
+    end = _newest(settings, now)
+    fetching = _fetch(settings, recording, signals, folder, (end - length, end), progress)
     try:
         unidentified = asyncio.run(fetching)
     except OSError as error:
@@ -78,8 +80,26 @@ def record_past(
     return notes
 
 
+def past_workloads(
+    settings: Settings, recording: Recording, *, cache: Path | None, now: datetime | None = None
+) -> PastJobs:
+    """Kueue's Workloads since the first sample that `record_past` has found. Raises: SourceError."""
+    begin, end = datetime.fromtimestamp(recording.begin_s, UTC), _newest(settings, now)
+    return asyncio.run(_workloads(settings, _source_folder(cache, settings.prometheus), begin, end))
+
+
+def _newest(settings: Settings, now: datetime | None) -> datetime:
+    """Until when the past is asked for: what is newer may not be there yet."""
+    return (now or datetime.now(UTC)) - settings.evaluation.overlap
+
+
+async def _workloads(settings: Settings, folder: Path, begin: datetime, end: datetime) -> PastJobs:
+    async with _past_source(settings.prometheus) as (source, matchers):
+        past = PastWorkloads(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=matchers)
+        return await past.jobs(begin, end)
+
+
 async def _fetch(  # noqa: PLR0917
-    url: str,
     settings: Settings,
     recording: Recording,
     signals: Sequence[Signal],
@@ -88,18 +108,25 @@ async def _fetch(  # noqa: PLR0917
     progress: Progress,
 ) -> int:
     """Take in what there is; how many series are of no pod or no GPU."""
-    config = prometheus_config(settings.prometheus, url)
-    config = replace(config, timeout=max(config.timeout, _READ_TIMEOUT), concurrency=READS_AT_ONCE)
     rules = DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel)
-    source = PrometheusSource(config)
-    try:
+    async with _past_source(settings.prometheus) as (source, matchers):
         past = PastSamples(source, folder, signals, interval=settings.trust.interval)
         parts = await past.parts(*span)
         await past.fetch(parts, progress=progress)
         unidentified = include(parts, recording, lambda labels: _identified(labels, rules))
-        pods = PastPods(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=config.matchers)
+        pods = PastPods(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=matchers)
         recording.facts.update(await pods.facts(*span, {each.pod for each in recording.series}))
         return unidentified
+
+
+@asynccontextmanager
+async def _past_source(prometheus: PrometheusSettings) -> AsyncIterator[tuple[PrometheusSource, Mapping[str, str]]]:
+    """With the labels that every series must carry. Patient, as the past is asked for in large parts."""
+    config = prometheus_config(prometheus, prometheus.url or "")
+    config = replace(config, timeout=max(config.timeout, _READ_TIMEOUT), concurrency=READS_AT_ONCE)
+    source = PrometheusSource(config)
+    try:
+        yield source, config.matchers
     finally:
         await source.close()
 
@@ -132,7 +159,7 @@ _ANSWERS = {"url", "matchers", "parameters", "thanos", "headers", "basic", "bear
 """What may make the same query have another answer."""
 
 
-def _source_folder(prometheus: PrometheusSettings) -> str:
+def _source_folder(cache: Path | None, prometheus: PrometheusSettings) -> Path:
     """One for each source, and for each that asks it."""
     said = json.dumps(prometheus.model_dump(mode="json", include=_ANSWERS), sort_keys=True)
-    return f"samples-{hashlib.blake2b(said.encode(), digest_size=6).hexdigest()}"
+    return (cache or _cache()) / f"samples-{hashlib.blake2b(said.encode(), digest_size=6).hexdigest()}"

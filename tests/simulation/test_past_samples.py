@@ -113,7 +113,7 @@ def test_the_answer_is_the_same_as_from_a_file(prometheus, tmp_path):
     gangs_from_file = command("simulate", "--trace", str(path), *config, "--gpus", "2").json
     gangs = command("simulate", *past, *config, "--gpus", "2").json
     assert gangs | {"notes": []} == gangs_from_file
-    assert (gangs["jobs"], gangs["sessions"], len(gangs["notes"])) == (4, 3, 2)
+    assert (gangs["jobs"], gangs["sessions"], len(gangs["notes"])) == (4, 3, 3)
     assert from_source["trace"]["pods"] == len(PODS) + DAYS - 1
 
 

@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from scaler.app.cli.layout import count, table_or_list, terminal
 from scaler.app.cli.simulate import SimulateFlags, progress_bar, recording_of, signals_of, trust_of
+from scaler.app.recordings import past_workloads
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
@@ -21,11 +22,13 @@ from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.simulation.gangs.course import simulate_gangs
 from scaler.simulation.gangs.idle_mix import IdleMix, with_sessions
 from scaler.simulation.gangs.outcomes import GangPolicy
+from scaler.simulation.gangs.past_workloads import PastJobs
 from scaler.simulation.gangs.pressure_plans import GangTimes
 from scaler.simulation.gangs.recorded_jobs import PauseRule, recorded_jobs, with_recorded_spans
 from scaler.simulation.gangs.report import PolicyReport, WaitTimes, as_json, report_of
 from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
 from scaler.simulation.gangs.trace import read_jobs
+from scaler.simulation.recordings.recording import Recording
 
 _MINUTE = timedelta(minutes=1)
 
@@ -89,23 +92,41 @@ def _drawn(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], mix: IdleMix,
 def _recorded(
     jobs: Sequence[SimulatedJob] | None, quota: Mapping[str, int], samples: SimulateFlags, settings: Settings
 ) -> _Mix:
-    """Jobs with the pauses that samples show; what is recorded makes up the jobs where no file does."""
-    fitting, left_out = ([], 0) if jobs is None else _fitting(jobs, quota)
+    """Jobs with the pauses that samples show; what is recorded makes up the jobs where no file and no history does."""
     facts: dict[str, Any] = {"idleSpans": "recorded", "notes": (notes := list[str]())}
+    others = "the others work all the time"
+    fitting, left_out = ([], 0) if jobs is None else _fitting(jobs, quota)
     with recording_of(samples, settings, notes) as recording:
+        if jobs is None and samples.since:
+            past = past_workloads(settings, recording, cache=samples.cache)
+            notes += _notes_of_past(past, recording)
+            fitting, left_out = _fitting(past.jobs, quota) if past.jobs else ([], 0)
         rule = pause_rule(settings, trust_of(settings, recording, notes))
         with progress_bar("find pauses") as progress:
             recorded = recorded_jobs(recording, rule, progress=progress)
-    if jobs is None:
+    if not fitting:
         if not recorded:
             raise ConfigurationError("no pod has two samples; name a longer time or another file")
         return _Mix(*_fitting(recorded, quota), facts)
     joined, facts["withSamples"] = with_recorded_spans(fitting, recorded)
-    notes.append(
-        f"samples show the pauses of {facts['withSamples']:,} of {count(len(joined), 'Workload')}; the others work all "
-        "the time, but for pauses that the file has"
-    )
+    if jobs is not None:
+        others += ", but for pauses that the file has"
+    notes.append(f"samples show the pauses of {facts['withSamples']:,} of {count(len(joined), 'Workload')}; {others}")
     return _Mix(joined, left_out, facts)
+
+
+def _notes_of_past(past: PastJobs, recording: Recording) -> Iterator[str]:
+    """Where the jobs are from."""
+    if not past.jobs:
+        yield (
+            "kube-state-metrics names no Workload of Kueue that ran with GPUs (deploy/examples/kube-state-metrics lets "
+            "it): jobs are the workloads with samples, created at their first sample, so real waiting is not in it"
+        )
+    elif past.known_since is not None and past.known_since > datetime.fromtimestamp(recording.begin_s, UTC):
+        yield (
+            f"kube-state-metrics says nothing of Workloads before {past.known_since:%Y-%m-%d}: those that had ended by "
+            "then are missing"
+        )
 
 
 def pause_rule(settings: Settings, trust: Trust) -> PauseRule:

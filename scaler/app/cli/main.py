@@ -502,8 +502,8 @@ def simulate(
     With --trace or --since: replays samples through the same decisions as in production, and tells what would have been
     freed, and how soon owners would have come back. With --gpus: how long gangs would have waited, and how well GPUs
     would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans. Their
-    Workloads are those of --workloads, or the workloads that samples show; pauses are those of samples, if there are
-    any, and else drawn. Changes nothing.
+    Workloads are those of --workloads, or with --since those that kube-state-metrics has shown, or else the workloads
+    that samples show; pauses are those of samples, if there are any, and else drawn. Changes nothing.
     """
     from scaler.app.cli.gangs import run_gangs
     from scaler.app.cli.simulate import SimulateFlags, run_simulate
