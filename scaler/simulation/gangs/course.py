@@ -30,14 +30,12 @@ With `always` the session is idle by its verdict at 1:30; the last active poll w
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from scaler.reclaim.costs import cost_of
-from scaler.reclaim.search.values import Candidate
 from scaler.simulation.gangs.outcomes import GangPolicy, GangRun, GpuCount, JobOutcome, SessionSuspension
 from scaler.simulation.gangs.pressure_plans import GangTimes, PressurePlans, next_poll, scaled_to_zero_at
 from scaler.simulation.gangs.progress import HOLDING, JobProgress, JobStage
@@ -82,7 +80,7 @@ class _Course:
         self._idle: dict[str, JobProgress] = {}
         """Those that are idle by their verdict."""
         self._looks: set[datetime] = set()
-        self._plans = PressurePlans(queues=self._queues, times=times, zero_at=self._zero_at)
+        self._plans = PressurePlans(queues=self._queues, times=times)
 
     def run(self) -> GangRun:
         for progress in self._jobs.values():
@@ -159,7 +157,8 @@ class _Course:
 
     def _judge_idle(self, progress: JobProgress, now: datetime) -> None:
         if self._policy is GangPolicy.ALWAYS:
-            self._due_in_span(self._zero_at(progress.job.name, now), self._suspend, progress)
+            zero_at = scaled_to_zero_at(progress.job.created, now, self._times)
+            self._due_in_span(zero_at, self._suspend, progress)
         else:
             self._idle[progress.job.name] = progress
 
@@ -208,44 +207,21 @@ class _Course:
         self._count(now)
 
     def _follow_plans(self, now: datetime) -> None:
-        gang, victims = self._plans.victims(now, self._candidates(now))
+        gang, victims = self._plans.victims(now, self._idle)
         while victims:
             self._reclaim(gang, victims, now)
-            gang, victims = self._plans.victims(now, self._candidates(now))
+            gang, victims = self._plans.victims(now, self._idle)
 
     def _admit(self, now: datetime) -> None:
         for name in self._queues.admit(now):
             self._start(self._jobs[name], now)
 
-    def _reclaim(self, gang: str, victims: Sequence[Candidate], now: datetime) -> None:
+    def _reclaim(self, gang: str, victims: Iterable[str], now: datetime) -> None:
         for victim in victims:
-            progress = self._jobs[victim.name]
+            progress = self._jobs[victim]
             progress.times_reclaimed += 1
             self._suspend(progress, now, gang)
         self._admit(now)
-
-    def _candidates(self, now: datetime) -> list[Candidate]:
-        return [self._candidate(progress, now) for progress in self._idle.values()]
-
-    def _candidate(self, progress: JobProgress, now: datetime) -> Candidate:
-        cost = cost_of(
-            self._times.weights,
-            gpus=progress.job.gpus,
-            worked=max(timedelta(0), progress.idle_since - progress.running_since),
-            idle=now - progress.idle_since,
-            priority=progress.job.priority,
-            times_reclaimed=progress.times_reclaimed,
-        )
-        return Candidate(
-            workload=self._queues.key(progress.job.name),
-            name=progress.job.name,
-            gpus=progress.job.gpus,
-            cost=cost,
-            cluster_queue=progress.job.queue,
-        )
-
-    def _zero_at(self, name: str, now: datetime) -> datetime:
-        return scaled_to_zero_at(self._jobs[name].job.created, now, self._times)
 
     def _look_again(self, now: datetime) -> None:
         at = self._plans.next_look(now)

@@ -12,18 +12,19 @@ revalidated before its victims are suspended, as in a cluster:
 Left out: the seconds that controllers take, hooks, warnings, budgets and nodes: plans count quota alone.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.decision.target_state import Grant
 from scaler.quota.model import QuotaWorkload
-from scaler.reclaim.costs import CostWeights
+from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
 from scaler.reclaim.search.values import Candidate, PlanRequest, ReclaimPlan
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, Victim, next_transition
-from scaler.simulation.gangs.virtual_queues import VirtualQueues
+from scaler.simulation.gangs.progress import JobProgress
+from scaler.simulation.gangs.virtual_queues import VirtualQueues, gpus_of, workload_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,40 +74,41 @@ def next_poll(created: datetime, at: datetime, times: GangTimes) -> datetime:
 class GrantedPlan:
     plan: ReclaimPlan
     grant: Grant
-    zero_at: dict[str, datetime]
+    zero_at: Mapping[str, datetime]
     """By name of the victim."""
 
 
 @dataclass(kw_only=True)
 class PressurePlans:
-    """What the controller of plans does, instant by instant. `zero_at` says when KEDA brings a job to 0 whose answer
-    turns inactive at that instant."""
+    """What the controller of plans does, instant by instant."""
 
     queues: VirtualQueues
     times: GangTimes
-    zero_at: Callable[[str, datetime], datetime]
     made: int = 0
     ended: list[PlanEndReason] = field(default_factory=list)
     """Why plans ended by which no workload was suspended."""
     _active: GrantedPlan | None = None
     _not_before: dict[str, datetime] = field(default_factory=dict)
     """By gang or victim: when it may be part of a plan again."""
-    _refused: dict[str, object] = field(default_factory=dict)
-    """By gang: what it was found on that there is no plan."""
+    _no_plan_of: object = None
+    """What it was found on that no gang has a plan."""
 
     @property
     def is_active(self) -> bool:
         """Whether there is a plan whose victims have not been suspended yet."""
         return self._active is not None
 
-    def victims(self, now: datetime, candidates: Sequence[Candidate]) -> tuple[str, tuple[Candidate, ...]]:
-        """The gang and those to suspend for it now, all together; none where nothing is to be suspended."""
+    def victims(self, now: datetime, idle: Mapping[str, JobProgress]) -> tuple[str, tuple[str, ...]]:
+        """The gang and those to suspend for it now, all together; none where nothing is to be suspended.
+
+        `idle` are the jobs that are idle by their verdict.
+        """
         if self._active is not None:
-            committed = self._follow(self._active, now, candidates)
+            committed = self._follow(self._active, now, idle)
             if committed is not None:
                 return committed
-        if self._active is None and candidates:
-            self._active = self._new_plan(now, candidates)
+        if self._active is None and idle:
+            self._active = self._new_plan(now, idle)
         return "", ()
 
     def next_look(self, now: datetime) -> datetime | None:
@@ -118,48 +120,69 @@ class PressurePlans:
 
     # ------------------------------------------------------------------------------------------------------- new plans
 
-    def _new_plan(self, now: datetime, candidates: Sequence[Candidate]) -> GrantedPlan | None:
+    def _new_plan(self, now: datetime, idle: Mapping[str, JobProgress]) -> GrantedPlan | None:
         """For the first gang that has one."""
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
-        given = [each for each in candidates if each.name not in self._not_before]
-        inputs = self.queues.version, frozenset(each.name for each in given)
-        for gang in self.queues.waiting:
-            if gang.name in self._not_before or self._refused.get(gang.name) == inputs:
-                continue
-            found = plan_reclaim(self._request(gang, now, given))
+        found_on = self.queues.version, tuple(idle), tuple(self._not_before)
+        if found_on == self._no_plan_of:
+            return None
+        given = {name: each for name, each in idle.items() if name not in self._not_before}
+        gangs = self._could_fit(self.queues.free + sum(each.job.gpus for each in given.values()))
+        for gang, request in self._requests(gangs, given, now) if gangs else ():
+            found = plan_reclaim(request, is_explained=False)
             if isinstance(found, ReclaimPlan):
-                return self._granted(found, gang, now)
-            self._refused[gang.name] = inputs
+                zero_at = {each.name: self._zero_at(idle[each.name], now) for each in found.victims}
+                return self._granted(found, gang, now, zero_at)
+        self._no_plan_of = found_on
         return None
 
-    def _request(self, gang: QuotaWorkload, now: datetime, candidates: Collection[Candidate]) -> PlanRequest:
-        return PlanRequest(
-            gang=gang,
-            planning_tree=self.queues.planning_tree(now),
-            candidates=tuple(candidates),
-            limits=self.times.limits,
+    def _requests(
+        self, gangs: Sequence[QuotaWorkload], given: Mapping[str, JobProgress], now: datetime
+    ) -> Iterator[tuple[QuotaWorkload, PlanRequest]]:
+        tree = self.queues.planning_tree(now, given)
+        candidates = tuple(self._candidate(each, now) for each in given.values())
+        for gang in gangs:
+            yield gang, PlanRequest(gang=gang, planning_tree=tree, candidates=candidates, limits=self.times.limits)
+
+    def _could_fit(self, gpus: int) -> list[QuotaWorkload]:
+        """Those that wait, in order, and need no more. Of any other the planner says the same, a millisecond later."""
+        return [each for each in self.queues.waiting if gpus_of(each) <= gpus and each.name not in self._not_before]
+
+    def _candidate(self, progress: JobProgress, now: datetime) -> Candidate:
+        job = progress.job
+        cost = cost_of(
+            self.times.weights,
+            gpus=job.gpus,
+            worked=max(timedelta(0), progress.idle_since - progress.running_since),
+            idle=now - progress.idle_since,
+            priority=job.priority,
+            times_reclaimed=progress.times_reclaimed,
+        )
+        return Candidate(
+            workload=workload_key(job.name), name=job.name, gpus=job.gpus, cost=cost, cluster_queue=job.queue
         )
 
-    def _granted(self, plan: ReclaimPlan, gang: QuotaWorkload, now: datetime) -> GrantedPlan:
+    def _zero_at(self, progress: JobProgress, now: datetime) -> datetime:
+        return scaled_to_zero_at(progress.job.created, now, self.times)
+
+    def _granted(
+        self, plan: ReclaimPlan, gang: QuotaWorkload, now: datetime, zero_at: Mapping[str, datetime]
+    ) -> GrantedPlan:
         self.made += 1
-        self._refused.pop(gang.name, None)
         self._not_before[gang.name] = now + self.times.replan_backoff
-        names = tuple(each.name for each in plan.victims)
         until = now + self.times.grant_for
+        names = tuple(zero_at)
         grant = Grant(plan=plan.id, gang=gang.name, gang_uid=gang.uid, victims=names, granted_at=now, expires_at=until)
-        return GrantedPlan(plan=plan, grant=grant, zero_at={name: self.zero_at(name, now) for name in names})
+        return GrantedPlan(plan=plan, grant=grant, zero_at=zero_at)
 
     # ---------------------------------------------------------------------------------------------------- granted plans
 
-    def _follow(
-        self, active: GrantedPlan, now: datetime, candidates: Sequence[Candidate]
-    ) -> tuple[str, tuple[Candidate, ...]] | None:
+    def _follow(self, active: GrantedPlan, now: datetime, idle: Container[str]) -> tuple[str, tuple[str, ...]] | None:
         """What to suspend for the plan now; None where nothing is."""
-        idle = {each.name: each for each in candidates}
         victims = [_observed(name, at, now, is_idle=name in idle) for name, at in active.zero_at.items()]
         step = next_transition(active.grant, self._state_of(active.grant.gang), victims, now=now)
         if step.action is PlanAction.COMMIT:
-            return self._commit(active, now, [idle[victim.name] for victim in victims])
+            return self._commit(active, now)
         if step.action is PlanAction.RELEASE:
             self._release(active, step, now)
         return None
@@ -170,15 +193,14 @@ class PressurePlans:
             return GangState.GONE
         return GangState.WAITING if workload.reservation is None else GangState.ADMITTED
 
-    def _commit(
-        self, active: GrantedPlan, now: datetime, victims: Sequence[Candidate]
-    ) -> tuple[str, tuple[Candidate, ...]] | None:
-        gang = self.queues.workload(active.grant.gang)
-        if gang is None or revalidate(self._request(gang, now, ()), victims):
+    def _commit(self, active: GrantedPlan, now: datetime) -> tuple[str, tuple[str, ...]] | None:
+        gang, victims = self.queues.workload(active.grant.gang), active.grant.victims
+        tree = self.queues.planning_tree(now, victims)
+        if gang is None or revalidate(PlanRequest(gang=gang, planning_tree=tree), active.plan.victims):
             self._release(active, PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS), now)
             return None
         self._active = None
-        return gang.name, tuple(victims)
+        return gang.name, victims
 
     def _release(self, active: GrantedPlan, step: PlanTransition, now: datetime) -> None:
         is_late = step.ending is PlanEndReason.GRANT_EXPIRED
