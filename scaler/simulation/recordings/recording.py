@@ -14,8 +14,9 @@ Sixteen bytes a sample: 1,000 GPUs × 30 days × 2 signals every 30 s are 2.8 GB
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
 from scaler.idleness.history import PodKey
 from scaler.simulation.recordings.recorded import NO_FACTS, PodFacts, SeriesSpan
+from scaler.simulation.recordings.silences import FirstAndLast, first_and_last, silences_while_others_were_recorded
 
 SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.uint32)])
 RUN_SAMPLES = 2_000_000
@@ -147,45 +149,56 @@ class Recording:
     def tell_remade_pods_apart(self, silence: timedelta) -> int:
         """When all is read. How many pods were made anew under the name of one that had been silent for longer."""
         self._spread()
-        remade = self._remade_at(silence.total_seconds())
+        longest_s = silence.total_seconds()
+        known = FirstAndLast.joined(self._first_and_last(longest_s))
+        remade = self._remade_at(known, longest_s)
         for (signal, pod, _), series in list(self._series.items()):
             if times := remade.get(pod):
                 others = [self.position(signal, replace(series, pod=_numbered(pod, n))) for n in range(len(times))]
                 position = self.position(signal, series)
                 self._remade[position] = np.array(times), np.array([position, *others])
         for (namespace, name), times in remade.items():
-            known = self.facts.get((namespace, name), NO_FACTS)
-            owned = replace(known, owner=known.owner or f"Pod/{name}")
+            facts = self.facts.get((namespace, name), NO_FACTS)
+            owned = replace(facts, owner=facts.owner or f"Pod/{name}")
             self.facts |= {(namespace, _numbered((namespace, name), n)): owned for n in range(len(times))}
         if remade:
-            self._measure()
+            self._measure(known)
         return sum(map(len, remade.values()))
 
-    def _remade_at(self, silence_s: float) -> dict[PodKey, list[float]]:
-        pods = {pod: number for number, pod in enumerate(dict.fromkeys(pod for _, pod, _ in self._series))}
-        pod_of = np.array([pods[pod] for _, pod, _ in self._series], np.intp)
-        newest = np.full(len(pods), np.inf)
-        np.minimum.at(newest, pod_of, self._firsts)
-        newest_of_all, outages, found = np.array([self.begin_s]), list[tuple[float, float]](), dict[int, list[float]]()
-        for _, step in self.steps():
-            at_s = np.concatenate([each.at_s for each in step.values()])
-            pod = pod_of[np.concatenate([each.series for each in step.values()])]
-            outages += [(a, b) for _, a, b in _silences(np.zeros_like(pod), at_s, newest_of_all, silence_s)]
-            for number, begin_s, end_s in _silences(pod, at_s, newest, silence_s):
-                unseen_s = sum(max(0.0, min(end_s, b) - max(begin_s, a)) for a, b in outages)
-                if end_s - begin_s - unseen_s > silence_s:
-                    found.setdefault(number, []).append(end_s)
-        names = [*pods]
-        return {names[number]: times for number, times in found.items()}
+    def _first_and_last(self, longest_s: float) -> Iterator[FirstAndLast]:
+        for run in self._runs:
+            found = run.whole()
+            yield first_and_last(found["series"], found["at_s"], len(self._series), longest_s)
 
-    def _measure(self) -> None:
+    def _remade_at(self, known: FirstAndLast, longest_s: float) -> dict[PodKey, list[float]]:
+        pods = list(dict.fromkeys(pod for _, pod, _ in self._series))
+        numbers = {pod: number for number, pod in enumerate(pods)}
+        pod_of = np.array([numbers[pod] for _, pod, _ in self._series], np.intp)
+        found: dict[PodKey, list[float]] = {}
+        for number, end_s in silences_while_others_were_recorded(pod_of[known.series], known, longest_s):
+            found.setdefault(pods[number], []).append(end_s)
+        return found
+
+    def _measure(self, known: FirstAndLast) -> None:
         """From when to when each series was recorded."""
-        firsts, lasts = np.full(len(self._series), np.inf), np.full(len(self._series), -np.inf)
-        for _, step in self.steps():
-            for samples in step.values():
-                np.minimum.at(firsts, samples.series, samples.at_s)
-                np.maximum.at(lasts, samples.series, samples.at_s)
-        self._firsts, self._lasts = firsts, lasts
+        series = self._told_apart(known.series, known.first_s)
+        self._firsts, self._lasts = np.full(len(self._series), np.inf), np.full(len(self._series), -np.inf)
+        np.minimum.at(self._firsts, series, known.first_s)
+        np.maximum.at(self._lasts, series, known.last_s)
+
+    def _told_apart(self, series: NDArray[Any], at_s: NDArray[np.float64]) -> NDArray[Any]:
+        """The positions of series that files number, where some pods were made anew."""
+        is_remade = np.zeros(len(self._series), np.bool_)
+        is_remade[[*self._remade]] = True
+        its = np.flatnonzero(is_remade[series])
+        its = its[np.argsort(series[its], kind="stable")]
+        edges = np.append(np.flatnonzero(np.diff(series[its], prepend=-1)), len(its)).tolist()
+        found = series.copy()
+        for begin, end in pairwise(edges):
+            of_one = its[begin:end]
+            times, positions = self._remade[int(series[of_one[0]])]
+            found[of_one] = positions[times.searchsorted(at_s[of_one], "right")]
+        return found
 
     # ---------------------------------------------------------------------------------------------------------- read
 
@@ -238,12 +251,7 @@ class Recording:
         found = np.concatenate(parts) if parts else np.empty(0, SAMPLE)
         found = found[np.argsort(found["at_s"], kind="stable")]
         if self._remade:
-            order = np.argsort(found["series"], kind="stable")
-            edges = np.array([*self._remade, *(each + 1 for each in self._remade)])
-            begins, ends = found["series"][order].searchsorted(edges).reshape(2, -1).tolist()
-            for (times, positions), begin, end in zip(self._remade.values(), begins, ends, strict=True):
-                its = order[begin:end]
-                found["series"][its] = positions[times.searchsorted(found["at_s"][its], "right")]
+            found["series"] = self._told_apart(found["series"], found["at_s"])
         return found
 
 
@@ -255,16 +263,6 @@ def _as_samples(found: NDArray[np.void]) -> RecordedSamples:
 
 def _numbered(pod: PodKey, times_before: int) -> str:
     return f"{pod[1]}#{times_before + 2}"
-
-
-def _silences(
-    numbers: NDArray[np.intp], at_s: NDArray[np.float64], newest: NDArray[np.float64], longest_s: float
-) -> Iterator[tuple[int, float, float]]:
-    """Times without a sample of a number that are longer. `newest` is moved on."""
-    numbers, at_s = in_order(numbers, at_s)
-    before = time_before(numbers, at_s, newest)
-    is_long = at_s - before > longest_s
-    yield from zip(numbers[is_long].tolist(), before[is_long].tolist(), at_s[is_long].tolist(), strict=True)
 
 
 def in_order(numbers: NDArray[np.intp], at_s: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
