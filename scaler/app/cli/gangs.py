@@ -23,8 +23,9 @@ from scaler.simulation.gangs.course import simulate_gangs
 from scaler.simulation.gangs.idle_mix import IdleMix, with_sessions
 from scaler.simulation.gangs.outcomes import GangPolicy
 from scaler.simulation.gangs.past_workloads import PastJobs
+from scaler.simulation.gangs.pauses import PauseRule
 from scaler.simulation.gangs.pressure_plans import GangTimes
-from scaler.simulation.gangs.recorded_jobs import PauseRule, recorded_jobs, with_recorded_spans
+from scaler.simulation.gangs.recorded_jobs import recorded_jobs, with_recorded_spans
 from scaler.simulation.gangs.report import PolicyReport, WaitTimes, as_json, report_of
 from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
 from scaler.simulation.gangs.trace import read_jobs

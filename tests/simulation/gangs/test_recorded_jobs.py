@@ -10,7 +10,8 @@ from simulation_builders import BEGIN_S, ENGINE, TRUST, UTIL, Sampled, decided_a
 
 from scaler.decision.decision import Inactive
 from scaler.idleness.policy import Policy
-from scaler.simulation.gangs.recorded_jobs import PauseRule, recorded_jobs, with_recorded_spans
+from scaler.simulation.gangs.pauses import PauseRule
+from scaler.simulation.gangs.recorded_jobs import recorded_jobs, with_recorded_spans
 from scaler.simulation.recordings.recorded import PodFacts
 
 RULE = PauseRule(signals=(UTIL,), trust=TRUST, floor=0.01, shortest=5 * MINUTE)
