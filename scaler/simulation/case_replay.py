@@ -101,14 +101,14 @@ class CaseReplay:
         self._suspended = SuspendedWorkloads(workloads, len(feed.lasts), outcome)
         self._watched = np.full(len(feed.lasts), _NOTHING, np.uint8)
         """What of each series makes its workload due."""
-        self._rivals_of: dict[int, list[int]] = {}
-        """By series: the workloads one of whose GPUs it is about, for another pod."""
+        self._sharing: dict[int, list[int]] = {}
+        """By series of another pod: the workloads one of whose GPUs it is about."""
         self._due: list[tuple[float, int]] = []
         self._running: dict[int, _Running] = {}
         for position, (workload, policy) in enumerate(zip(workloads, policies, strict=True)):
             if policy is not None:
-                for series in (n for each in workload.pods for n in each.rivals):
-                    self._rivals_of.setdefault(series, []).append(position)
+                for series in (n for each in workload.pods for n in each.series_of_others):
+                    self._sharing.setdefault(series, []).append(position)
                 by = ReplayedPolicy(
                     floor=policy.active_above_ratio,
                     window_s=judged_length(policy=policy, trust=trust).total_seconds(),
@@ -142,8 +142,8 @@ class CaseReplay:
             is_sign = each.is_after_hole & (watched != _NOTHING) | is_work & (watched == _ANY_SIGN)
             for series in each.series[is_sign].tolist():
                 self._noticed(self._suspended.workload_of(series), now_s)
-            for series in each.series[each.is_after_hole].tolist() if self._rivals_of else ():
-                for position in self._rivals_of.get(series, ()):
+            for series in each.series[each.is_after_hole].tolist() if self._sharing else ():
+                for position in self._sharing.get(series, ()):
                     self._noticed(position, now_s)
 
     def _noticed(self, position: int, now_s: float) -> None:

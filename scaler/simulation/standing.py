@@ -58,14 +58,14 @@ class StandingVerdicts:
 
         Nothing is certain where GPUs may be missing from the verdict, or more report than are requested.
         """
-        if self._rivals(pods, now_s) or any(self._has_surplus(each, by, now_s) for each in pods):
+        if self._of_others(pods, now_s) or any(self._has_surplus(each, by, now_s) for each in pods):
             return -inf
         found = [self._works_until_s(device, by, now_s) for pod in pods for device in pod.devices]
-        next_rival_s = self._next_rival_s(pods, now_s)
+        next_of_others_s = self._next_of_others_s(pods, now_s)
         if by.needs_all:
-            return min(max(found), next_rival_s)
+            return min(max(found), next_of_others_s)
         is_whole = all(len(each.devices) == each.gpus for each in pods)
-        return min(*found, next_rival_s) if is_whole else -inf
+        return min(*found, next_of_others_s) if is_whole else -inf
 
     def _works_until_s(self, device: Sequence[int], by: ReplayedPolicy, now_s: float) -> float:
         """When the work of one of the GPU's signals has left the window, or one begins to report that has not yet."""
@@ -82,14 +82,15 @@ class StandingVerdicts:
 
     # ---- other pods with the same GPU
 
-    def _rivals(self, pods: Sequence[RecordedPod], now_s: float) -> list[int]:
+    def _of_others(self, pods: Sequence[RecordedPod], now_s: float) -> list[int]:
         """Series of other pods for which one of their GPUs reports, or did shortly before."""
         firsts, finals = self._feed.firsts, self._feed.finals
-        return [n for each in pods for n in each.rivals if firsts.item(n) <= now_s <= finals.item(n) + self._max_age_s]
+        series = [n for each in pods for n in each.series_of_others]
+        return [n for n in series if firsts.item(n) <= now_s <= finals.item(n) + self._max_age_s]
 
-    def _next_rival_s(self, pods: Sequence[RecordedPod], now_s: float) -> float:
+    def _next_of_others_s(self, pods: Sequence[RecordedPod], now_s: float) -> float:
         """When the next one begins."""
-        firsts = (self._feed.firsts.item(n) for each in pods for n in each.rivals)
+        firsts = (self._feed.firsts.item(n) for each in pods for n in each.series_of_others)
         return min((each for each in firsts if each > now_s), default=inf)
 
     # ---- while nothing but quiet samples come
@@ -100,13 +101,13 @@ class StandingVerdicts:
         """Until when the verdict of now stands; None where that cannot be told."""
         gpus = () if verdict is None else verdict.gpus
         judged = {(each.pod, each.gpu): each.windows for each in gpus}
-        series, rivals = [n for each in pods for n in each.series], self._rivals(pods, now_s)
+        series, of_others = [n for each in pods for n in each.series], self._of_others(pods, now_s)
         until_s = min(self._certain_until_s(n, by, judged, now_s) for n in series)
-        coming = [n for n in (*series, *rivals) if self._come([n], now_s)]
-        is_unclear = any(n not in coming and now_s - self._feed.lasts.item(n) <= self._max_age_s for n in rivals)
+        coming = [n for n in (*series, *of_others) if self._come([n], now_s)]
+        is_unclear = any(n not in coming and now_s - self._feed.lasts.item(n) <= self._max_age_s for n in of_others)
         if until_s <= now_s or is_unclear:
             return None
-        return StandingVerdict(min(until_s, self._next_rival_s(pods, now_s)), coming)
+        return StandingVerdict(min(until_s, self._next_of_others_s(pods, now_s)), coming)
 
     def still_stands(self, standing: StandingVerdict, now_s: float) -> bool:
         return now_s < standing.until_s and self._come(standing.coming, now_s)

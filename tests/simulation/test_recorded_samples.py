@@ -105,7 +105,7 @@ def test_a_gpu_is_shared_by_pods_that_have_it_at_once_or_shortly_after_one_anoth
         Sampled(pod="c", gpu="g", samples=spans((60, 0.5), start=9000.0)),
     ]
     workloads = workloads_of(recorded(tmp_path, parts).series, {}, margin_s=90.0)
-    assert {each.name: bool(each.pods[0].rivals) for each in workloads} == {"a": True, "b": True, "c": False}
+    assert {each.name: bool(each.pods[0].series_of_others) for each in workloads} == {"a": True, "b": True, "c": False}
 
 
 HOUR = timedelta(hours=1)

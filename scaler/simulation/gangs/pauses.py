@@ -135,8 +135,8 @@ class RecordedPauses:
         known = [span for device in pod.devices for span in self._known_of(device)]
         yield pod.start_s, self._rule.interval_end(pod.start_s)
         yield from between(_while_there_are(pod.gpus, known), pod.start_s, pod.end_s)
-        for rival in (self._series[n] for n in pod.rivals):
-            yield rival.first_s, rival.last_s + self._rule.max_age_s
+        for other in (self._series[n] for n in pod.series_of_others):
+            yield other.first_s, other.last_s + self._rule.max_age_s
 
     def _known_of(self, device: Sequence[int]) -> Iterator[Span]:
         signals = expected(self._rule.signals, self._series[device[0]].gpu.gpu)

@@ -68,7 +68,7 @@ class RecordedPod:
     model: str
     devices: tuple[tuple[int, ...], ...]
     """Of each GPU that reported for it: the positions of its series in the recording."""
-    rivals: tuple[int, ...] = ()
+    series_of_others: tuple[int, ...] = ()
     """Series of other pods for which one of its GPUs reports while it does for this one, or shortly before or after."""
 
     @property
@@ -130,11 +130,11 @@ def workloads_of(
     by_pod: dict[PodKey, dict[GpuId, list[int]]] = {}
     for position, each in enumerate(series):
         by_pod.setdefault(each.pod, {}).setdefault(each.gpu.gpu, []).append(position)
-    rivals = _rivals(series, by_pod, margin_s)
+    of_others = _series_of_others(series, by_pod, margin_s)
     by_owner: dict[tuple[str, str], list[RecordedPod]] = {}
     for key, devices in by_pod.items():
         known = facts.get(key, NO_FACTS)
-        pod = replace(_pod(series, devices, known), rivals=tuple(rivals.get(key, ())))
+        pod = replace(_pod(series, devices, known), series_of_others=tuple(of_others.get(key, ())))
         by_owner.setdefault((pod.namespace, known.owner or f"Pod/{pod.name}"), []).append(pod)
     found = [_workload(owner, pods, facts) for (_, owner), pods in by_owner.items()]
     return sorted(found, key=lambda each: (each.start_s, each.namespace, each.name))
@@ -187,7 +187,7 @@ def _most_at_once(series: Iterable[SeriesSpan]) -> int:
     return most
 
 
-def _rivals(
+def _series_of_others(
     series: Sequence[SeriesSpan], by_pod: Mapping[PodKey, Mapping[GpuId, Sequence[int]]], margin_s: float
 ) -> dict[PodKey, list[int]]:
     by_gpu: dict[GpuId, list[tuple[float, float, PodKey]]] = {}
