@@ -20,7 +20,13 @@ from scaler.reporting.report.periods import LONGEST_RANGE
 from scaler.samples.prometheus import PrometheusSource
 from scaler.simulation.gangs.past_workloads import PastJobs, PastWorkloads
 from scaler.simulation.recordings.past_pods import PastPods
-from scaler.simulation.recordings.past_samples import READS_AT_ONCE, SHORTEST_PART, PastSamples, include
+from scaler.simulation.recordings.past_samples import (
+    READS_AT_ONCE,
+    SHORTEST_PART,
+    PastSamples,
+    include,
+    remove_unfinished,
+)
 from scaler.simulation.recordings.recording import Recording
 from scaler.simulation.recordings.trace import read_trace
 
@@ -64,6 +70,7 @@ def record_past(
     end = _newest(settings, now)
     fetching = _fetch(settings, recording, signals, folder, (end - length, end), progress)
     try:
+        remove_unfinished(folder, now or datetime.now(UTC))
         unidentified = asyncio.run(fetching)
     except OSError as error:
         raise ConfigurationError(f"{folder}: samples cannot be kept there: {error.strerror}; choose --cache") from None

@@ -1,6 +1,7 @@
 """`simulate --since` against a real Prometheus with days of history: the same as from a file, and nothing twice."""
 
 import json
+import os
 import time
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +16,14 @@ from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.source import ReadError, ReadOutcome, VectorSample
 from scaler.simulation.recordings.past_pods import PastPods, facts_of
-from scaler.simulation.recordings.past_samples import READS_AT_ONCE, PastPart, PastSamples, include, signal_folder
+from scaler.simulation.recordings.past_samples import (
+    READS_AT_ONCE,
+    PastPart,
+    PastSamples,
+    include,
+    remove_unfinished,
+    signal_folder,
+)
 from scaler.simulation.recordings.recording import Recording
 
 DAYS = 2
@@ -241,6 +249,17 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
         "simulate", "--since", "1d", "--prometheus-url", "http://127.0.0.1:1", "--cache", str(tmp_path / "file")
     )
     assert (done.status, "samples cannot be kept there: Not a directory; choose --cache" in done.err) == (2, True)
+
+
+def test_what_a_killed_program_has_left_is_removed_and_what_another_one_writes_is_not(tmp_path):
+    names = {"0-7200.samples.17.part": 3601, "0-7200.samples.18.part": 3599, "0-3600.series": 90_000}
+    for name, age_s in names.items():
+        path = tmp_path / "gpu_util" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("", encoding="utf-8")
+        os.utime(path, (END_S - age_s, END_S - age_s))
+    remove_unfinished(tmp_path, datetime.fromtimestamp(END_S, UTC))
+    assert {each.name for each in (tmp_path / "gpu_util").iterdir()} == set(names) - {"0-7200.samples.17.part"}
 
 
 def test_a_part_whose_samples_were_removed_is_named(tmp_path):

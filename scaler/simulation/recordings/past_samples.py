@@ -8,6 +8,7 @@ Laws of this file:
 * A part is there when its `.series` file is, which is written last. Whatever ends the program, what is there is whole.
 * At most four reads are under way, so the source has no more to do than for a scaler that starts.
 * A part that the source refuses as too large is read in halves.
+* A file that a killed program has left half-written is removed once no other can be writing it any more.
 """
 
 import asyncio
@@ -37,6 +38,9 @@ _PART_LENGTHS_S = (_DAY_S, 43_200, 21_600, 10_800, 7_200, 3_600, 1_800, 600)
 SHORTEST_PART = timedelta(seconds=_PART_LENGTHS_S[-1])
 _TOO_MUCH = frozenset({ReadOutcome.TOO_LARGE, ReadOutcome.REFUSED, ReadOutcome.TIMEOUT})
 _SMALLEST_READ = timedelta(minutes=2)
+_UNFINISHED = ".part"
+_LONGEST_WRITE = timedelta(hours=1)
+"""Far more than any takes."""
 
 
 class PastSource(Protocol):
@@ -211,9 +215,17 @@ class _ReadPart:
 
 def write_whole(path: Path, content: bytes) -> None:
     """All of it, or nothing."""
-    written = path.with_name(f"{path.name}.{os.getpid()}.part")
+    written = path.with_name(f"{path.name}.{os.getpid()}{_UNFINISHED}")
     written.write_bytes(content)
     written.replace(path)
+
+
+def remove_unfinished(folder: Path, now: datetime) -> None:
+    """Remove what programs have left there that ended while they wrote."""
+    for path in folder.rglob(f"*{_UNFINISHED}"):
+        with suppress(FileNotFoundError):  # another one may remove it too
+            if now.timestamp() - path.stat().st_mtime > _LONGEST_WRITE.total_seconds():
+                path.unlink()
 
 
 def include(
