@@ -212,7 +212,7 @@ def _write(answer: Json, flags: SimulateFlags) -> None:
     """Raises: ConfigurationError where a file cannot be written."""
     try:
         if flags.html is not None:
-            flags.html.write_text(html_of(answer), encoding="utf-8")
+            flags.html.write_text(html_of(answer, at=datetime.now(UTC)), encoding="utf-8")
         if flags.csv is not None:
             with flags.csv.open("w", encoding="utf-8", newline="") as file:
                 write_csv(answer, file)

@@ -2,16 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import IO, Any
 
-from scaler import __version__
+from scaler.reporting.document import document
 from scaler.reporting.report.formats import csv_of
 from scaler.simulation.report import drawing
 
 Json = Mapping[str, Any]
 
-_FOLDER = Path(__file__).parent / "templates"
 _NUMBERS = (
     "gpuHours",
     "freedGpuHours",
@@ -26,40 +24,18 @@ SHOWN_WORKLOADS = 40
 """That freed most; all of them are in JSON and CSV."""
 
 
-def html_of(answer: Json) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"amount": amount, "share": share, "day": day}
-    return environment.get_template("report.html").render(
-        answer=answer,
-        plot=drawing.plot_of(answer),
-        drawing=drawing,
-        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
-        first=answer["policies"][0],
-        has_floors=len({each["activeAbove"] for each in answer.get("curve", ())}) > 1,
-        shown_workloads=SHOWN_WORKLOADS,
-        version=__version__,
-    )
-
-
-def amount(number: float) -> str:
-    return f"{number:,.1f}" if number % 1 and abs(number) < 100 else f"{number:,.0f}"
-
-
-def share(ratio: float) -> str:
-    return f"{round(100 * ratio, 1):g} %"
-
-
-def day(timestamp: str) -> str:
-    """`2026-11-24T12:00:00Z` for people."""
-    return datetime.fromisoformat(timestamp).strftime("%d %b %Y %H:%M")
+def html_of(answer: Json, *, at: datetime) -> str:
+    """`at`: when it was made."""
+    context = {
+        "answer": answer,
+        "begin": datetime.fromisoformat(answer["trace"]["begin"]),
+        "end": datetime.fromisoformat(answer["trace"]["end"]),
+        "plot": drawing.plot_of(answer),
+        "drawing": drawing,
+        "has_floors": len({each["activeAbove"] for each in answer.get("curve", ())}) > 1,
+        "shown_workloads": SHOWN_WORKLOADS,
+    }
+    return document("document/simulation.html", context, at=at)
 
 
 def write_csv(answer: Json, file: IO[str]) -> None:
