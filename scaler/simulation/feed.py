@@ -17,7 +17,7 @@ from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Trust
 from scaler.idleness.window import JITTER, STEPS, as_stored
 from scaler.simulation.recordings.recorded import SeriesSpan
-from scaler.simulation.recordings.recording import RecordedSamples
+from scaler.simulation.recordings.recording import RecordedSamples, time_before
 
 _FORGET_EVERY_S = 3600.0
 
@@ -98,16 +98,10 @@ class SampleFeed:
 
     def _apart(self, samples: RecordedSamples) -> NDArray[np.float64]:
         """How long before each sample the one before it of its series was, in seconds; inf for the first one."""
-        series, at_s, _ = samples
-        order = np.lexsort((at_s, series))
-        sorted_series, sorted_at_s = series[order], at_s[order]
-        before = np.empty(len(series))
-        before[1:] = sorted_at_s[:-1]
-        is_first = np.ones(len(series), np.bool_)
-        is_first[1:] = sorted_series[1:] != sorted_series[:-1]
-        before[is_first] = self.lasts[sorted_series[is_first]]
-        apart = np.empty(len(series))
-        apart[order] = sorted_at_s - before
+        order = np.lexsort((samples.at_s, samples.series))
+        series, at_s = samples.series[order], samples.at_s[order]
+        apart = np.empty(len(order))
+        apart[order] = at_s - time_before(series, at_s, self.lasts.copy())
         return apart
 
     @property

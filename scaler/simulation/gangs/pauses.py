@@ -30,7 +30,7 @@ from scaler.idleness.pods import expected
 from scaler.idleness.policy import Trust
 from scaler.idleness.window import JITTER, as_stored
 from scaler.simulation.recordings.recorded import RecordedPod, RecordedWorkload
-from scaler.simulation.recordings.recording import RecordedSamples, Recording
+from scaler.simulation.recordings.recording import RecordedSamples, Recording, in_order, time_before
 
 Span = tuple[float, float]
 """From and until, in Unix seconds."""
@@ -98,11 +98,11 @@ class RecordedPauses:
         self._finish()
 
     def _note_known(self, samples: RecordedSamples) -> None:
-        series, at_s = _in_order(samples.series, samples.at_s)
-        before = _time_before(series, at_s, self._newest)
+        series, at_s = in_order(samples.series, samples.at_s)
+        before = time_before(series, at_s, self._newest)
         is_after_hole = at_s - before >= self._rule.hole_s
         series, at_s, before = series[is_after_hole], at_s[is_after_hole], before[is_after_hole]
-        since = _time_before(series, at_s, self._since)
+        since = time_before(series, at_s, self._since)
         self._known.add(series, since, before + self._rule.known_s)
 
     def _note_work(self, step: Sequence[RecordedSamples]) -> None:
@@ -111,8 +111,8 @@ class RecordedPauses:
         works = [each.ratios >= floor for each in step]
         series = np.concatenate([each.series[is_work] for each, is_work in zip(step, works, strict=True)])
         times = np.concatenate([each.at_s[is_work] for each, is_work in zip(step, works, strict=True)])
-        workload, at_s = _in_order(self._workload_of[series], times)
-        before = _time_before(workload, at_s, self._work)
+        workload, at_s = in_order(self._workload_of[series], times)
+        before = time_before(workload, at_s, self._work)
         self._quiet.add(workload, self._rule.interval_end(before), at_s)
 
     def _finish(self) -> None:
@@ -159,25 +159,6 @@ class _LongSpans:
 
     def of(self, number: int) -> Sequence[Span]:
         return self._spans.get(number, ())
-
-
-def _in_order(numbers: NDArray[np.intp], at_s: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """By number, and then by time."""
-    order = np.lexsort((at_s, numbers))
-    return numbers[order], at_s[order]
-
-
-def _time_before(
-    numbers: NDArray[np.intp], at_s: NDArray[np.float64], newest: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The instant before each one of its number, where they are in order; for its first one that in `newest`, which is
-    by number, and is moved on."""
-    before = np.roll(at_s, 1)
-    is_first = np.ones(len(numbers), np.bool_)
-    is_first[1:] = numbers[1:] != numbers[:-1]
-    before[is_first] = newest[numbers[is_first]]
-    newest[numbers] = at_s  # of several the last one stays, which is the newest
-    return before
 
 
 # ------------------------------------------------------------------------------------------- spans without any sample

@@ -19,10 +19,9 @@ from math import ceil
 from typing import Any
 
 from scaler.simulation.gangs.outcomes import GangRun, GpuCount
+from scaler.simulation.outcome import SOON, WITHIN_AN_HOUR
 
 _HOUR = timedelta(hours=1)
-SOON, LATER = timedelta(minutes=15), _HOUR
-"""Within which returns are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def report_of(run: GangRun, *, points: int = 200) -> PolicyReport:
         job_waits=WaitTimes.of(each.waited for each in run.outcomes),
         suspensions=len(run.suspensions),
         returns_soon=sum(each <= SOON for each in returns),
-        returns_later=sum(each <= LATER for each in returns),
+        returns_later=sum(each <= WITHIN_AN_HOUR for each in returns),
         resume_waits=WaitTimes.of(
             each.resumed_at - each.wanted_at for each in run.suspensions if each.wanted_at and each.resumed_at
         ),

@@ -263,3 +263,22 @@ def _as_samples(found: NDArray[np.void]) -> RecordedSamples:
 
 def _numbered(pod: PodKey, times_before: int) -> str:
     return f"{pod[1]}#{times_before + 2}"
+
+
+def in_order(numbers: NDArray[np.intp], at_s: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """By number, and then by time."""
+    order = np.lexsort((at_s, numbers))
+    return numbers[order], at_s[order]
+
+
+def time_before(
+    numbers: NDArray[np.intp], at_s: NDArray[np.float64], newest: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The instant before each one of its number, where they are in order; for its first one that in `newest`, which is
+    by number, and is moved on."""
+    before = np.roll(at_s, 1)
+    is_first = np.ones(len(numbers), np.bool_)
+    is_first[1:] = numbers[1:] != numbers[:-1]
+    before[is_first] = newest[numbers[is_first]]
+    newest[numbers] = at_s  # of several the last one stays, which is the newest
+    return before
