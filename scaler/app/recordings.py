@@ -79,12 +79,19 @@ def record_past(
             f"no sample of any signal of a pod in the last {since} ({unidentified} series name no pod or no GPU)"
         )
     notes = [f"samples are kept in {folder}; remove it when they are needed no more"]
-    if remade := recording.tell_remade_pods_apart(_SILENCE):
+    remade = recording.tell_remade_pods_apart(_SILENCE)
+    notes += [_note_of_outage(*each) for each in recording.outages]
+    if remade:
         silence = format_duration(_SILENCE)
         notes.append(
             f"{remade:,} pods count as made anew: nothing was recorded under their names for more than {silence}"
         )
     return notes
+
+
+def _note_of_outage(begin_s: float, end_s: float) -> str:
+    begin, end = (datetime.fromtimestamp(each, UTC).strftime("%Y-%m-%d %H:%M") for each in (begin_s, end_s))
+    return f"nothing is recorded of any pod from {begin} to {end} UTC: that time is left out"
 
 
 def past_workloads(

@@ -115,7 +115,8 @@ def replay(
 
 
 def _workloads(recording: Recording, config: ReplayConfig) -> list[RecordedWorkload]:
-    return workloads_of(recording.series, recording.facts, margin_s=config.trust.max_age.total_seconds())
+    margin_s = config.trust.max_age.total_seconds()
+    return workloads_of(recording.series, recording.facts, margin_s=margin_s, outages=recording.outages)
 
 
 def _simulated(policy: Policy | None) -> Policy | None:

@@ -78,6 +78,7 @@ def _name(policy: Policy) -> str:
 def _trace(recording: Recording, found: ReplayResult, config: ReplayConfig) -> Json:
     return {
         **span_json(recording.begin_s, recording.end_s),
+        "outages": [span_json(*each) for each in recording.outages],
         "samples": recording.samples,
         "blanks": recording.blanks,
         "pods": sum(len(each.pods) for each in found.workloads),

@@ -172,6 +172,21 @@ async def test_what_was_interrupted_is_resumed_without_asking_twice(prometheus, 
     assert sorted(asked) == [(float(at), float(at + 7200)) for at in range(BEGIN_S, END_S, 7200)]
 
 
+@pytest.mark.prometheus
+async def test_a_part_of_which_the_source_had_nothing_is_asked_for_again(prometheus, tmp_path):
+    """A Thanos without a store answers as if there were no samples."""
+    source = PrometheusSource(PrometheusConfig(url=prometheus.url, timeout=timedelta(seconds=30)))
+    past = PastSamples(source, tmp_path, [UTIL], interval=timedelta(seconds=60))
+    before, end = (datetime.fromtimestamp(each, UTC) for each in (BEGIN_S - 14_400, BEGIN_S + 7200))
+    (tmp_path / signal_folder(UTIL)).mkdir()
+    (tmp_path / signal_folder(UTIL) / "length").write_text("7200", encoding="utf-8")
+    try:
+        await past.fetch(await past.parts(before, end))
+    finally:
+        await source.close()
+    assert [each.is_there for each in await past.parts(before, end)] == [False, True, True]
+
+
 def test_owners_are_followed_to_the_top_workload():
     said = {
         "pod_owner": [

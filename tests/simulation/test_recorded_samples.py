@@ -146,6 +146,21 @@ def test_a_pod_of_which_nothing_is_known_for_a_while_stays_the_same(tmp_path, pa
     assert {each.pod[1] for each in recording.series} == {"a", "b"}
 
 
+def test_time_of_which_nothing_at_all_is_recorded_is_neither_held_nor_freed_nor_unknown(tmp_path):
+    """One is suspended before it and after it, of the other nothing could be said."""
+    idle = Sampled(pod="idle", samples=hours((0, 2, 0.5), (2, 10, 0.0), (40, 42, 0.0), (42, 43, 0.5)))
+    recording = recorded(tmp_path, [idle, Sampled(pod="busy", samples=hours((0, 10, 0.5), (40, 43, 0.5)))])
+    assert recording.tell_remade_pods_apart(HOUR) == 0
+    assert [(round((a - BEGIN_S) / 3600), round((b - BEGIN_S) / 3600)) for a, b in recording.outages] == [(10, 40)]
+    found, [suspension] = outcome(
+        recording, Policy(idle_after=timedelta(minutes=30)), trust=Trust(interval=timedelta(minutes=1))
+    )
+    assert suspension.seconds == pytest.approx((42 - 2.5) * 3600, abs=60)
+    total = found.total(workloads_of(recording.series, recording.facts, margin_s=180, outages=recording.outages))
+    assert total.freed_gpu_hours == pytest.approx(7.5 + 2, abs=0.1)
+    assert (total.unknown, total.gpu_hours) == (0, pytest.approx(26, abs=0.1))
+
+
 def test_a_night_without_a_pod_is_neither_held_nor_freed_nor_unknown(tmp_path):
     """It is idle in the evening, goes, and is at work when it has come back."""
     notebook = Sampled(pod="nb-0", samples=hours((0, 2, 0.5), (2, 10, 0.0), (24, 26, 0.5)))

@@ -5,6 +5,7 @@ Laws of this file:
 * What is asked for is what the decisions read: range selectors, whose answer is every raw sample with its own time.
 * A part spans so much time that its answer has about a million samples, and begins at a multiple of that since the
   epoch. Whoever asks an hour later has all parts but the newest already.
+* A part without any sample is asked for again: its source may have been incomplete, as a Thanos without a store.
 * A part is there when its `.series` file is, which is written last. Whatever ends the program, what is there is whole.
 * At most four reads are under way, so the source has no more to do than for a scaler that starts.
 * A part that the source refuses as too large is read in halves.
@@ -73,7 +74,9 @@ class PastPart:
 
     @property
     def is_there(self) -> bool:
-        return self.series_path.exists()
+        with suppress(OSError):
+            return self.series_path.exists() and self.samples_path.stat().st_size > 0
+        return False
 
     def forget_shorter(self) -> None:
         """Remove what was kept of it while it was the newest part."""

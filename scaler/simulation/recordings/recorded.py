@@ -5,6 +5,7 @@ Laws of this file:
 * A pod's containers start at its first sample, and it ends with its last one.
 * A pod has as many GPUs as is recorded of it; where nothing is, as many as have reported for it at the same time.
 * Pods of one owner are one workload; a pod of which no owner is recorded is one by itself.
+* Time of which nothing at all is recorded, an outage, is no GPU time of anybody.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,6 +69,8 @@ class RecordedPod:
     model: str
     devices: tuple[tuple[int, ...], ...]
     """Of each GPU that reported for it: the positions of its series in the recording."""
+    outages: tuple[tuple[float, float], ...] = ()
+    """From when to when nothing at all was recorded."""
     series_of_others: tuple[int, ...] = ()
     """Series of other pods for which one of its GPUs reports while it does for this one, or shortly before or after."""
 
@@ -77,7 +80,9 @@ class RecordedPod:
 
     def gpu_seconds(self, begin_s: float, end_s: float) -> float:
         """Its GPU time between these instants."""
-        return self.gpus * max(0.0, min(end_s, self.end_s) - max(begin_s, self.start_s))
+        begin_s, end_s = max(begin_s, self.start_s), min(end_s, self.end_s)
+        unseen_s = sum(max(0.0, min(end_s, until_s) - max(begin_s, since_s)) for since_s, until_s in self.outages)
+        return self.gpus * max(0.0, end_s - begin_s - unseen_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +129,22 @@ class RecordedWorkload:
 
 
 def workloads_of(
-    series: Sequence[SeriesSpan], facts: Mapping[PodKey, PodFacts], *, margin_s: float
+    series: Sequence[SeriesSpan],
+    facts: Mapping[PodKey, PodFacts],
+    *,
+    margin_s: float,
+    outages: Iterable[tuple[float, float]] = (),
 ) -> list[RecordedWorkload]:
     """The workloads, by their start. `margin_s`: for how long after its last sample a pod counts as a GPU's holder."""
     by_pod: dict[PodKey, dict[GpuId, list[int]]] = {}
     for position, each in enumerate(series):
         by_pod.setdefault(each.pod, {}).setdefault(each.gpu.gpu, []).append(position)
-    of_others = _series_of_others(series, by_pod, margin_s)
+    of_others, unseen = _series_of_others(series, by_pod, margin_s), tuple(outages)
     by_owner: dict[tuple[str, str], list[RecordedPod]] = {}
     for key, devices in by_pod.items():
         known = facts.get(key, NO_FACTS)
-        pod = replace(_pod(series, devices, known), series_of_others=tuple(of_others.get(key, ())))
+        others = tuple(of_others.get(key, ()))
+        pod = replace(_pod(series, devices, known), outages=unseen, series_of_others=others)
         by_owner.setdefault((pod.namespace, known.owner or f"Pod/{pod.name}"), []).append(pod)
     found = [_workload(owner, pods, facts) for (_, owner), pods in by_owner.items()]
     return sorted(found, key=lambda each: (each.start_s, each.namespace, each.name))

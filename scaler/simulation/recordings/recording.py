@@ -24,7 +24,12 @@ from numpy.typing import NDArray
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
 from scaler.idleness.history import PodKey
 from scaler.simulation.recordings.recorded import NO_FACTS, PodFacts, SeriesSpan
-from scaler.simulation.recordings.silences import FirstAndLast, first_and_last, silences_while_others_were_recorded
+from scaler.simulation.recordings.silences import (
+    FirstAndLast,
+    first_and_last,
+    outages_in,
+    silences_while_others_were_recorded,
+)
 
 SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.uint32)])
 RUN_SAMPLES = 2_000_000
@@ -88,6 +93,8 @@ class Recording:
     blanks: int = 0
     """Samples that were no measurements."""
     samples: int = 0
+    outages: list[tuple[float, float]] = field(default_factory=list)
+    """From when to when nothing at all was recorded, in Unix seconds; none where nobody has asked for silences."""
     _series: dict[tuple[str, PodKey, GpuId], GpuSeries] = field(default_factory=dict)
     """By position. As in a history, one of a signal of a GPU of a pod, whatever model and node its labels name."""
     _positions: dict[tuple[str, PodKey, GpuId], int] = field(default_factory=dict)
@@ -147,10 +154,14 @@ class Recording:
             self._lasts = np.append(self._lasts, np.full(missing, -np.inf))
 
     def tell_remade_pods_apart(self, silence: timedelta) -> int:
-        """When all is read. How many pods were made anew under the name of one that had been silent for longer."""
+        """When all is read. How many pods were made anew under the name of one that had been silent for longer.
+
+        Also finds outages: where all were silent for longer.
+        """
         self._spread()
         longest_s = silence.total_seconds()
         known = FirstAndLast.joined(self._first_and_last(longest_s))
+        self.outages = outages_in(known, longest_s)
         remade = self._remade_at(known, longest_s)
         for (signal, pod, _), series in list(self._series.items()):
             if times := remade.get(pod):

@@ -60,11 +60,16 @@ def silences(numbers: NDArray[np.intp], known: FirstAndLast, longest_s: float) -
     yield from zip(*(each.tolist() for each in found), strict=True)
 
 
+def outages_in(known: FirstAndLast, longest_s: float) -> list[tuple[float, float]]:
+    """From when to when nothing at all was recorded."""
+    return [(begin_s, end_s) for _, begin_s, end_s in silences(np.zeros_like(known.series), known, longest_s)]
+
+
 def silences_while_others_were_recorded(
     pods: NDArray[np.intp], known: FirstAndLast, longest_s: float
 ) -> Iterator[tuple[int, float]]:
-    """By number of the pod, the end of each: time in which nothing at all was recorded does not count."""
-    outages = [(begin_s, end_s) for _, begin_s, end_s in silences(np.zeros_like(pods), known, longest_s)]
+    """By number of the pod, the end of each: outages do not count."""
+    outages = outages_in(known, longest_s)
     for pod, begin_s, end_s in silences(pods, known, longest_s):
         unseen_s = sum(max(0.0, min(end_s, b) - max(begin_s, a)) for a, b in outages)
         if end_s - begin_s - unseen_s > longest_s:
