@@ -155,7 +155,7 @@ def policy(**changes: Any) -> Policy:
     """30 min idle after 10 min of warm-up, all GPUs, enforced; `share` stands for the GPU rule."""
     if "share" in changes:
         changes["gpus"] = GpuRule(share=changes.pop("share"))
-    return Policy(**changes)
+    return Policy(**{"idle_after": timedelta(minutes=30), **changes})
 
 
 TRUST = Trust(interval=INTERVAL)
@@ -176,7 +176,7 @@ def decision(answer: Answer = ACTIVE, **changes: Any) -> Decision:
     """A decision of noon on a running target."""
     given: dict[str, Any] = {
         "target": a_target(),
-        "policy": Policy(),
+        "policy": policy(),
         "verdict": verdict(BUSY if isinstance(answer, Active) else IDLE),
         "idle_since": None,
         "decided_at": NOON,

@@ -10,7 +10,7 @@ from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
 
 START = datetime(2026, 12, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-TIMES = GangTimes()
+TIMES = GangTimes(idle_after=timedelta(minutes=30))
 
 
 def at(minutes: float) -> datetime:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 from builders import BUSY, IDLE, NOON, TRUST, a_target, at, decision, every, gpu_evidence, history, pod, record, series
+from builders import policy as a_policy
 from builders import verdict as workload_verdict
 from loops_builders import MemoryStore, scalable_workload, scaled_object
 from quota_builders import cluster_queue
@@ -120,7 +121,7 @@ class PageSite:
         gpus: int = 1,
         idle_since: datetime | None = None,
         warned_at: datetime | None = None,
-        policy: Policy = Policy(),  # noqa: B008 (immutable)
+        policy: Policy = a_policy(),  # noqa: B008 (immutable)
         desired: int = 1,
         annotations: Mapping[str, str] | None = None,
         attached_by: str = "",

@@ -96,7 +96,7 @@ class PerPeriod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    idle_after: timedelta = timedelta(minutes=30)
+    idle_after: timedelta = timedelta(hours=1)
     """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
     warm_up: timedelta = timedelta(minutes=10)
     """After the containers started running the answer is 1 for this long, and quiet time does not count yet."""

@@ -218,15 +218,15 @@ def test_explain_tells_everything_about_a_scaled_object() -> None:
         "ignoredKeys": [],
     }
     assert (trigger["answer"], trigger["reason"], trigger["phase"]) == ("active", "IdleNotLongEnough", "Running")
-    assert (trigger["idleSince"], trigger["suspendAt"]) == ("2026-12-01T11:50:00+00:00", "2026-12-01T12:20:00+00:00")
+    assert (trigger["idleSince"], trigger["suspendAt"]) == ("2026-12-01T11:50:00+00:00", "2026-12-01T12:50:00+00:00")
     assert trigger["gpus"] == evidence(made.verdict)
     assert {(each["name"], each["value"], each["source"]) for each in trigger["settings"]} == {
-        ("idleAfter", "30m", "built-in default"),
+        ("idleAfter", "1h", "built-in default"),
         ("warmUp", "5m", "settings"),
         ("activeAbove", "1 %", "built-in default"),
         ("gpus", "all", "built-in default"),
         ("reclaim", "Always", "built-in default"),
-        ("idleAfterUnderPressure", "30m", "built-in default"),
+        ("idleAfterUnderPressure", "1h", "built-in default"),
         ("warning", "-", "built-in default"),
         ("requireDelivery", "false", "built-in default"),
         ("beforeSuspend", "-", "built-in default"),

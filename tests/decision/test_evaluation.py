@@ -117,7 +117,9 @@ async def test_triggers_of_one_scaled_object_are_decided_each_by_its_own_metadat
     await world.tick(NOON)
     answers = [word(world.answer("train", metadata)) for metadata in triggers]
     assert answers == [IDLE, f"Active {DecisionReason.OBSERVE_ONLY}", f"Active {DecisionReason.GPUS_BUSY}"]
-    assert world.evaluator.sampler.history.span == minutes(30)  # of the settings, which is longer than any of them
+    assert world.evaluator.sampler.history.span == timedelta(
+        hours=1
+    )  # of the settings, which is longer than any of them
 
 
 async def test_triggers_of_another_type_or_another_scaler_are_not_evaluated() -> None:
@@ -139,7 +141,7 @@ async def test_triggers_of_another_type_or_another_scaler_are_not_evaluated() ->
     assert sorted(name for _, name in evaluation.entries) == ["a", "d"]
     assert len(world.entry("d").triggers) == 1
     assert word(world.answer("e", ours)) == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
-    assert world.evaluator.sampler.history.span == minutes(30)
+    assert world.evaluator.sampler.history.span == timedelta(hours=1)
 
 
 # ---- one bad ScaledObject harms no other

@@ -137,7 +137,7 @@ def test_without_a_word_on_pressure_a_plan_waits_as_long_as_time_alone_does() ->
             id="longer than the default it goes with",
         ),
         pytest.param(
-            [Overrides(idle_after_under_pressure=minutes(31))],
+            [Overrides(idle_after_under_pressure=minutes(61))],
             "layer 0",
             "built-in default",
             id="longer than the built-in default",
@@ -149,8 +149,8 @@ def test_to_wait_longer_under_pressure_is_an_error_of_its_source(
 ) -> None:
     with pytest.raises(MetadataError) as refusal:
         resolve(*((f"layer {n}", layer) for n, layer in enumerate(layers)))
-    longest = "30m" if idle_after_source == "built-in default" else "20m"
-    shown = "31m" if longest == "30m" else "21m"
+    longest = "1h" if idle_after_source == "built-in default" else "20m"
+    shown = "1h1m" if longest == "1h" else "21m"
     assert str(refusal.value) == (
         f"{source} 'idleAfterUnderPressure': {shown} is longer than idleAfter ({longest}); "
         f"write at most '{longest}'; idleAfter is from: {idle_after_source}"
@@ -193,7 +193,7 @@ def test_a_plan_never_has_to_wait_longer_than_time_alone(layers: list[Overrides]
 
 def test_without_layers_the_policy_is_the_documented_default() -> None:
     assert resolve() == Policy(
-        idle_after=minutes(30),
+        idle_after=timedelta(hours=1),
         warm_up=minutes(10),
         active_above_ratio=0.01,
         gpus=GpuRule(share=1.0),

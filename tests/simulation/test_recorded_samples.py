@@ -167,7 +167,7 @@ def test_a_night_without_a_pod_is_neither_held_nor_freed_nor_unknown(tmp_path):
     recording = recorded(tmp_path, [notebook, Sampled(pod="other", samples=hours((0, 26, 0.5)))])
     recording.tell_remade_pods_apart(HOUR)
     trust = Trust(interval=timedelta(minutes=1))
-    found, [suspension] = outcome(recording, Policy(), trust=trust)
+    found, [suspension] = outcome(recording, Policy(idle_after=timedelta(minutes=30)), trust=trust)
     assert suspension.has_returned
     total = found.total(workloads_of(recording.series, recording.facts, margin_s=180))
     assert total.freed_gpu_hours == pytest.approx(7.5, abs=0.1)

@@ -1,5 +1,6 @@
 """The replay: exact numbers where idle spans are known, and the same as deciding at every tick where they are not."""
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -148,7 +149,8 @@ def test_what_a_policy_is_not_about_is_left_alone(tmp_path):
 
 def test_hours_and_wake_times_of_a_policy_are_kept(tmp_path):
     """BEGIN is 22:20 UTC. Suspended only from 23:30 on, and woken at midnight."""
-    policy = Policy(allowed_during=parse_hours("Mon-Sun 23:30-23:45 UTC"), wake_at=parse_day_times("Mon-Sun 00:00 UTC"))
+    hours, wake_times = parse_hours("Mon-Sun 23:30-23:45 UTC"), parse_day_times("Mon-Sun 00:00 UTC")
+    policy = replace(THIRTY, allowed_during=hours, wake_at=wake_times)
     seen = outcome(recorded(tmp_path, [Sampled(pod="a", samples=spans((240, 0.0)))]), policy)[1]
     assert [(each.at_s - BEGIN_S, each.until_s - BEGIN_S, each.has_returned) for each in seen] == [
         (70 * MINUTE, 100 * MINUTE, False)
@@ -158,9 +160,9 @@ def test_hours_and_wake_times_of_a_policy_are_kept(tmp_path):
 def test_a_warning_stands_before_the_suspension(tmp_path):
     """It may be warned while its window is not whole yet, so a warning that is no longer than that costs no time."""
     recording = recorded(tmp_path, [Sampled(pod="a", samples=spans((60, 0.5), (120, 0.0)))])
-    [suspension] = outcome(recording, Policy(warning=timedelta(minutes=20)))[1]
+    [suspension] = outcome(recording, replace(THIRTY, warning=timedelta(minutes=20)))[1]
     assert suspension.at_s == BEGIN_S + 90 * MINUTE
-    [suspension] = outcome(recording, Policy(warning=timedelta(minutes=50)))[1]
+    [suspension] = outcome(recording, replace(THIRTY, warning=timedelta(minutes=50)))[1]
     assert suspension.at_s == pytest.approx(BEGIN_S + 110 * MINUTE, abs=30)
 
 

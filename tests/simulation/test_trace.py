@@ -293,5 +293,5 @@ def test_the_curve_marks_today_and_recommends_what_frees_most_within_the_regret(
     answer = simulated(tmp_path, written(tmp_path, text_of(rows)), "--accept-regret", "50%")
     today = [each["idleAfter"] for each in answer["curve"] if each["isToday"]]
     fit = [each for each in answer["curve"] if each["suspensions"] and each["regretShare"] <= 0.5]
-    assert today == ["30m"]
+    assert today == ["1h"]
     assert answer["recommendation"]["freedGpuHours"] == max(each["freedGpuHours"] for each in fit)

@@ -225,7 +225,7 @@ class DefaultsSettings(Section):
     """Default policy of every ScaledObject; trigger metadata and annotations override it."""
 
     idle_after: Duration | None = None
-    """How long every required GPU must be quiet. None: 30m."""
+    """How long every required GPU must be quiet. None: 1h."""
     warm_up: DurationOrZero | None = None
     """No verdict for this long after the containers started. None: 10m."""
     active_above_ratio: Ratio | None = Field(default=None, alias="activeAbove")
@@ -321,8 +321,8 @@ class MetricsSettings(Section):
     nodes: int = Field(default=50, ge=0)
     """Maximum number of nodes with series of their own for GPUs without a verdict, those with most such GPUs."""
     regret_within: Duration = timedelta(minutes=30)
-    """A suspension is counted as regretted if the workload is woken within this time. As long as `idleAfter` by
-    default: with `idleAfter` twice as long, the workload would not have been suspended."""
+    """A suspension is counted as regretted if the workload is woken within this time. Half of `idleAfter` by default:
+    with `idleAfter` half as long again, the workload would not have been suspended."""
     prices: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """Price of one GPU for one hour, by model as the exporter names it. A trailing * matches any ending; the longest
     match applies. Empty: no costs are exported."""

@@ -31,7 +31,7 @@ from scaler.simulation.gangs.virtual_queues import VirtualQueues, gpus_of, workl
 class GangTimes:
     """The settings that decide when an idle workload is suspended. Defaults are those of the program and of KEDA."""
 
-    idle_after: timedelta = timedelta(minutes=30)
+    idle_after: timedelta = timedelta(hours=1)
     idle_after_under_pressure: timedelta | None = None
     """Before a plan may suspend it; None: as long as `idle_after`."""
     warm_up: timedelta = timedelta(minutes=10)

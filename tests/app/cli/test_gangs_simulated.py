@@ -29,6 +29,12 @@ def simulate(trace, *flags, gpus="4"):
     return command("simulate", "--workloads", trace, "--gpus", gpus, *flags)
 
 
+def settings(tmp_path, *, idle_after):
+    path = tmp_path / f"{idle_after}.yaml"
+    path.write_text(f"defaults: {{idleAfter: {idle_after}}}\n", encoding="utf-8")
+    return str(path)
+
+
 def test_without_sessions_every_policy_is_the_same(trace):
     """The gang waits for 10 h less the 30 min that it is younger."""
     answer = simulate(trace, "--idle-share", "0", "--json").json
@@ -40,8 +46,9 @@ def test_without_sessions_every_policy_is_the_same(trace):
     assert none | {"policy": ""} == always | {"policy": ""} == on_pressure | {"policy": ""}
 
 
-def test_with_sessions_a_gang_waits_less_and_the_same_seed_gives_the_same(trace):
-    flags = ("--idle-share", "1", "--compare", "none,on-pressure", "--json")
+def test_with_sessions_a_gang_waits_less_and_the_same_seed_gives_the_same(trace, tmp_path):
+    config = settings(tmp_path, idle_after="30m")
+    flags = ("--idle-share", "1", "--compare", "none,on-pressure", "--json", "--config", config)
     none, on_pressure = simulate(trace, *flags).json["policies"]
 
     assert on_pressure["gangWaitSeconds"]["mean"] < none["gangWaitSeconds"]["mean"]
@@ -64,12 +71,11 @@ def test_the_table_has_a_column_for_each_policy_and_money_where_there_is_a_price
 
 
 def test_windows_are_those_of_the_settings(trace, tmp_path):
-    config = tmp_path / "settings.yaml"
-    config.write_text("defaults:\n  idleAfter: 24h\n", encoding="utf-8")
-    flags = ("--idle-share", "1", "--compare", "always", "--json")
+    flags = ("--idle-share", "1", "--compare", "always", "--json", "--config")
+    short, long = (simulate(trace, *flags, settings(tmp_path, idle_after=each)) for each in ("30m", "24h"))
 
-    assert simulate(trace, *flags).json["policies"][0]["suspensions"] > 0
-    assert simulate(trace, *flags, "--config", str(config)).json["policies"][0]["suspensions"] == 0
+    assert short.json["policies"][0]["suspensions"] > 0
+    assert long.json["policies"][0]["suspensions"] == 0
 
 
 def test_by_default_everything_is_as_in_a_cluster():

@@ -38,7 +38,7 @@ SETTINGS = (
     ),
     (
         "evaluation: {maxWindow: 20m}",
-        "document: idleAfter is 30m by default and evaluation.maxWindow only 20m; raise "
+        "document: idleAfter is 1h by default and evaluation.maxWindow only 20m; raise "
         "evaluation.maxWindow or set defaults.idleAfter",
     ),
     (
@@ -73,8 +73,8 @@ SETTINGS = (
         "reclaim.budgets: two budgets have the name 'a'; an Event that names one must mean one",
     ),
     (
-        "defaults: {idleAfterUnderPressure: 1h}",
-        "defaults: idleAfterUnderPressure: 1h is longer than idleAfter (30m); write at most '30m'",
+        "defaults: {idleAfterUnderPressure: 2h}",
+        "defaults: idleAfterUnderPressure: 2h is longer than idleAfter (1h); write at most '1h'",
     ),
     (
         "defaults: {idleAfter: 5m, idleAfterUnderPressure: 10m}",

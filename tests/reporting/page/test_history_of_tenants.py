@@ -97,7 +97,7 @@ def test_the_time_that_is_shown_fits_the_window(idle_after: timedelta, offered: 
 
 
 def test_any_other_time_may_be_asked_for_within_limits() -> None:
-    assert TimeSpans.of("2h", Policy()).shown == hours(2)
+    assert TimeSpans.of("2h", Policy(idle_after=timedelta(minutes=30))).shown == hours(2)
     for text, words in [("9s", "from 10s to 2d"), ("3d", "from 10s to 2d"), ("soon", "not a duration"), ("5", "'5'")]:
         with pytest.raises(QueryError, match=words):
-            TimeSpans.of(text, Policy())
+            TimeSpans.of(text, Policy(idle_after=timedelta(minutes=30)))

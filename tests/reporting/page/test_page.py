@@ -10,14 +10,13 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
-from builders import at, minutes
+from builders import at, minutes, policy
 from page_builders import KEPT, NOT_NEEDED, QUIET, SUSPENDED, WORKS, PageSite, line
 from quota_builders import cluster_queue, holding, workload
 from reporting.report.report_builders import ScriptedReports
 from views_builders import QuotaCluster
 
 from scaler.decision.decision import Active
-from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import DecisionReason
 from scaler.reporting.page.access import PageAccess
 
@@ -44,14 +43,14 @@ def site(access: PageAccess | None = None) -> PageSite:
         "notebook",
         QUIET,
         idle_since=at(-1500),
-        policy=Policy(warning=minutes(10)),
+        policy=policy(warning=minutes(10)),
         warned_at=at(-300),
         attached_by="ClusterIdlePolicy/all",
         history=[line(-7200, "Busy", "WarmingUp"), line(-300, "Warned", "Warned", "suspended soon", by="ada")],
     )
     one.samples("team-a", "notebook", [(-7200, -1500, 0.5), (-1500, 0, 0.0)])
     one.workload("team-a", "train", WORKS, gpus=8)
-    one.workload("team-b", "kept", KEPT, gpus=2, idle_since=at(-7200), policy=Policy(keep_until=at(21_600)))
+    one.workload("team-b", "kept", KEPT, gpus=2, idle_since=at(-7200), policy=policy(keep_until=at(21_600)))
     entry = {"plan": "p1", "workload": "team-c/gang", "gpus": 4, "stage": "Admitted", "times": 2}
     given = {**entry, "admittedAt": "2026-12-01T11:30:00Z", "wastedGpuSeconds": 90}
     one.workload("team-b", "sleeper", SUSPENDED, desired=0, owner="sleeper-job", reallocation=given)

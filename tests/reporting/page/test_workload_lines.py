@@ -4,6 +4,7 @@ from datetime import datetime
 
 import pytest
 from builders import IDLE, NOON, a_target, at, decision, minutes, pod, unknown, verdict
+from builders import policy as a_policy
 from page_builders import KEPT, NOT_NEEDED, QUIET, SUSPENDED, WORKS
 
 from scaler.decision.decision import Active, Answer, Inactive
@@ -33,7 +34,7 @@ def line(
     answer: Answer = QUIET,
     *,
     since: datetime | None = QUIET_SINCE,
-    policy: Policy = Policy(),  # noqa: B008 (immutable)
+    policy: Policy = a_policy(),  # noqa: B008 (immutable)
     warned_at: datetime | None = None,
     desired: int = 1,
 ) -> WorkloadLine:
@@ -58,7 +59,7 @@ def entry(name: str, *decisions: object, problems: tuple[str, ...] = ()) -> Eval
         (line(), "Idle", True, ""),
         (line(since=None), "Busy", False, ""),
         (line(since=at(-60)), "Busy", False, ""),  # a pause between two samples
-        (line(policy=Policy(warning=minutes(15)), warned_at=at(-300)), "Warned", True, ""),
+        (line(policy=a_policy(warning=minutes(15)), warned_at=at(-300)), "Warned", True, ""),
         (line(answer=TAKEN), "Granted", True, "by its plan"),
         (line(answer=FOR_TIME), "Suspending", True, "now"),
         (line(answer=NOT_NEEDED), "Idle", True, "when a gang needs it"),

@@ -281,7 +281,7 @@ async def test_coverage_is_the_share_of_intervals_with_a_sample_of_pods_that_are
     def since(instant: datetime) -> Callable[[float], float]:
         return lambda at_s: 0.9 if at_s > instant.timestamp() else math.nan
 
-    shown = {"whole": [BUSY], "half": [since(NOON - minutes(15))], "young": [since(young)]}
+    shown = {"whole": [BUSY], "half": [since(NOON - minutes(30))], "young": [since(young)]}
     usage = await usage_of(lone("whole"), lone("half"), lone("young", started=young), shown=shown)
-    # 30 of 30 minutes, and 15 of 30.
+    # 60 of 60 minutes, and 30 of 60.
     assert usage.coverage == {"gr_engine_active": 0.75, "gpu_util": 0.75}
