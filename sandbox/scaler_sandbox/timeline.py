@@ -141,7 +141,7 @@ class PlainTimeline:
         act: PlayedAct,  # noqa: ARG002
         introduction: Text,
     ) -> AbstractContextManager[object]:
-        self._console.print(introduction)
+        self._console.print(introduction, soft_wrap=True)
         return nullcontext()
 
     def tell(self, entry: StoryEntry) -> None:
