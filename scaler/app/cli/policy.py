@@ -43,12 +43,21 @@ def run_policy_test(client: ScalerClient, files: Sequence[Path]) -> int:
 
 
 def policies_in(file: Path) -> Iterator[AttachmentPolicy]:
-    """Raises: ConfigurationError saying what is wrong, and in which document."""
+    """Of a file, of standard input (`-`), or of all YAML files of a folder, as `kubectl apply -f` reads them.
+
+    Raises: ConfigurationError saying what is wrong, and in which document.
+    """
+    if file.is_dir():
+        for each in sorted(file.iterdir()):
+            if each.suffix in {".yaml", ".yml", ".json"}:
+                yield from policies_in(each)
+        return
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{file}: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"{file}: {reason}") from None
     for number, body in enumerate(documents, 1):
         items = body.get("items", [body]) if isinstance(body, Mapping) else [body] if body else []
         for item in items:

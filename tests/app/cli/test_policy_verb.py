@@ -72,6 +72,22 @@ async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
     assert not await cluster.all(SCALED_OBJECT)
 
 
+async def test_the_policies_of_a_folder_are_tried_together(cluster, tmp_path):
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    (folder / "research.yaml").write_text(yaml.safe_dump(policy(selector={"kinds": ["Ray*"]})), encoding="utf-8")
+    (folder / "README.md").write_text("no policy", encoding="utf-8")
+    done = await command_beside("policy", "test", "-f", str(folder), *settings(cluster, tmp_path), "--json")
+    assert done.status == 0, done
+    assert [each["policy"] for each in done.json["policies"]] == ["IdlePolicy/research"]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    done = command("policy", "test", "-f", str(tmp_path / "nothing.yaml"))
+    assert done.status == 2
+    assert f"error: {tmp_path / 'nothing.yaml'}: No such file or directory" in done.err
+
+
 async def test_without_keda_it_shows_what_is_made_and_what_needs_keda(cluster, tmp_path):
     await cluster.change(DEPLOYMENT, "web", {"spec": {"replicas": 1}})
     file = written(tmp_path, policy(actuator="Direct", idleAfter="2s", warmUp="0s", mode="Enforce"))
