@@ -142,6 +142,15 @@ async def test_a_policy_that_is_not_valid_is_told_with_status_1(cluster, tmp_pat
     assert "IdlePolicy/research is not valid: spec.idleAfterUnderPressure: 1h is longer" in done.out
 
 
+async def test_a_word_that_the_api_would_refuse_is_not_valid(cluster, tmp_path):
+    file = written(tmp_path, policy(mode="enforce"), policy("other", actuator="direct"))
+    done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path))
+    assert done.status == 1
+    words = " ".join(done.out.split())
+    assert "IdlePolicy/research is not valid: spec.mode: 'enforce' is unknown; write 'Observe' or 'Enforce'" in words
+    assert "IdlePolicy/other is not valid: spec.actuator: 'direct' is unknown; write 'KEDA' or 'Direct'" in words
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -150,7 +159,11 @@ async def test_a_policy_that_is_not_valid_is_told_with_status_1(cluster, tmp_pat
         (policy(idleafter="1h"), "spec.idleafter is no field; there are activeAbove"),
         (policy(selector={"kind": ["Job"]}), "spec.selector.kind is no field; there are gpuModels, kinds"),
         (policy(exclude=[{}, {"untill": "x"}]), "spec.exclude[1].untill is no field; there are gpuModels"),
-        (policy(precedence="high"), "$.spec.precedence"),
+        (policy(budget={"atonce": 2}), "spec.budget.atonce is no field; there are atOnce, perPeriod"),
+        (policy(selector={"labels": {"app": "x"}}), "spec.selector.labels.app is no field; there are matchExpressions"),
+        (policy(wakeAt=[{"at": "08:00"}]), "spec.wakeAt[0].at is no field; there are days"),
+        (policy(precedence="high"), "IdlePolicy research: spec.precedence: expected int, got str"),
+        (policy(activeAbove=5), "IdlePolicy research: spec.activeAbove: expected str, got int; write it in quotes"),
         ("{", "policies.yaml"),
     ],
 )
