@@ -97,6 +97,11 @@ def count(amount: int, word: str) -> str:
     return f"{amount} {word}" if amount == 1 else f"{amount} {word}s"
 
 
+def in_hours(amount: float) -> str:
+    """GPU-hours, with a decimal where there are few."""
+    return f"{amount:,.1f}" if amount < 10 else f"{amount:,.0f}"
+
+
 def in_seconds(instant: str | None) -> str:
     """An instant of an answer in whole seconds; `-` where there is none."""
     return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if instant else "-"
