@@ -150,7 +150,7 @@ def run(
 def explain(
     client: "ScalerClient",
     name: Annotated[
-        str, typer.Argument(metavar="NAMESPACE/NAME", help="A ScaledObject, a Workload, or the job of a Workload.")
+        str, typer.Argument(metavar="NAMESPACE/NAME", help="A ScaledObject, what it scales, its job, or a Workload.")
     ],
 ) -> int:
     """Explain one decision, or one Workload.
