@@ -1,5 +1,6 @@
 """The verb that this distribution brings: `idle-gpu-scaler demo`."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -12,7 +13,7 @@ def demo(
         str, typer.Option("--source", help="Where metrics come from: 'dcgm' (direct scrape) or 'prometheus'.")
     ] = "dcgm",
     serve: Annotated[
-        bool, typer.Option("--serve", help="Keep gRPC, HTTP and the Kubernetes API up after the story.")
+        bool, typer.Option("--serve", help="Keep everything running after the story, and print the addresses.")
     ] = False,
     act: Annotated[
         str,
@@ -29,6 +30,8 @@ def demo(
     warned, and keeps a notebook for a while. Last, a gang goes to the one of two clusters where GPUs are idle, and only
     there are notebooks suspended.
     """
+    # No process that is forked uses gRPC, and gRPC would write a line at each: Prometheus is started beside it.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from scaler_sandbox.demo import run_demo
 
     sys.exit(run_demo(as_json=as_json, source=source, serve=serve, act=act))

@@ -1,4 +1,4 @@
-"""A real Prometheus beside the world, which scrapes its exporters as it would on a cluster.
+"""A real Prometheus beside the world, which scrapes its exporters and the scaler as it would on a cluster.
 
 Target labels win over those of the exporter (`honor_labels` is off, as by default), so workloads are found under
 exported_namespace and exported_pod, and `pod` is the exporter's own: the case that relabelling is for.
@@ -29,9 +29,10 @@ _PAUSE_SECONDS = 0.05
 class PrometheusProcess:
     """One Prometheus in a temporary folder, on a free port. Use as an async context manager."""
 
-    def __init__(self, exporters: Mapping[str, str], *, interval: timedelta) -> None:
-        """`exporters` are metrics URLs by node."""
+    def __init__(self, exporters: Mapping[str, str], *, interval: timedelta, scaler: str = "") -> None:
+        """`exporters` are metrics URLs by node; `scaler` is the HOST:PORT of the scaler's own metrics."""
         self._exporters = exporters
+        self._scaler = scaler
         self._interval = f"{round(interval.total_seconds() * 1000)}ms"
         self._folder = tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-prometheus-")
         self._process: asyncio.subprocess.Process | None = None
@@ -41,7 +42,7 @@ class PrometheusProcess:
         program = shutil.which(PROGRAM)
         if program is None:
             raise ScalerError(f"the program {PROGRAM!r} is not installed (Debian: apt-get install prometheus)")
-        folder, port = Path(self._folder.name), _free_port()
+        folder, port = Path(self._folder.name), free_port()
         config = folder / "prometheus.yml"
         config.write_text(json.dumps(self._config()), encoding="utf-8")  # JSON is YAML
         self._process = await asyncio.create_subprocess_exec(
@@ -71,6 +72,8 @@ class PrometheusProcess:
 
     def _config(self) -> dict[str, object]:
         jobs = [self._job(node, url) for node, url in self._exporters.items()]
+        if self._scaler:
+            jobs.append({"job_name": "idle-gpu-scaler", "static_configs": [{"targets": [self._scaler]}]})
         return {"global": {"scrape_interval": self._interval, "scrape_timeout": self._interval}, "scrape_configs": jobs}
 
     def _job(self, node: str, url: str) -> dict[str, object]:
@@ -97,7 +100,8 @@ class PrometheusProcess:
             return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port on which nothing listens yet."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -17,7 +17,7 @@ from scaler.kube.objects.resources import CLUSTER_OFFER, SCALABLE_WORKLOAD
 from scaler_sandbox.autoscaler import AutoscalerConfig
 from scaler_sandbox.multikueue.clusters import SandboxClusters
 from scaler_sandbox.packaged import NAMESPACE, SERVICE_ACCOUNT, account, crds, dispatcher_account
-from scaler_sandbox.prometheus import PrometheusProcess
+from scaler_sandbox.prometheus import PrometheusProcess, free_port
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 
 COLLECTION = timedelta(milliseconds=500)
@@ -35,6 +35,8 @@ class RunningAct:
     kubeconfig: Path
     end: AsyncExitStack
     """Ends both, and all others."""
+    prometheus_url: str = ""
+    """Empty where the exporters are read directly."""
     name: str = ""
     """Of the cluster, in an act on several."""
     others: Mapping[str, "RunningAct"] = field(default_factory=dict)
@@ -52,12 +54,14 @@ class RunningAct:
     @property
     def addresses(self) -> Mapping[str, str]:
         """Where everything of the cluster can be reached."""
+        prometheus = {"Prometheus": self.prometheus_url} if self.prometheus_url else {}
         return {
             "gRPC": self.scaler_address,
             "page": f"http://127.0.0.1:{self.runtime.http_port}/",
             "Kubernetes API": self.world.api_url,
             "kubeconfig": str(self.kubeconfig),
             "dcgm-exporter": self.world.exporter_url,
+            **prometheus,
         }
 
 
@@ -103,19 +107,27 @@ async def _with_scaler(
     kubeconfig, own = folder / "kubeconfig", folder / "own-kubeconfig"
     world.write_kubeconfig(kubeconfig)
     world.write_kubeconfig(own, token=await world.token_of(NAMESPACE, SERVICE_ACCOUNT))
-    metrics = await _metrics(end, world, source, grows=grows)
-    runtime = Runtime(settings(own, {**metrics, **(more or {})}))
+    addresses = _addresses()
+    metrics = await _metrics(end, world, source, scaler=addresses["http.address"], grows=grows)
+    runtime = Runtime(settings(own, {**addresses, **metrics, **(more or {})}))
     await runtime.start()
     running = asyncio.create_task(runtime.run(), name="scaler")
     end.push_async_callback(_stop, runtime, running)
-    return RunningAct(world=world, runtime=runtime, kubeconfig=kubeconfig, end=end)
+    url = metrics.get("prometheus.url", "")
+    return RunningAct(world=world, runtime=runtime, kubeconfig=kubeconfig, end=end, prometheus_url=url)
 
 
-async def _metrics(end: AsyncExitStack, world: Sandbox, source: str, *, grows: bool) -> dict[str, Any]:
+def _addresses() -> dict[str, Any]:
+    """Known before the scaler runs: Prometheus scrapes it, and KEDA finds it by the ScaledObjects of IdlePolicies."""
+    grpc, http = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    return {"grpc.address": grpc, "keda.scalerAddresses": [grpc], "http.address": http}
+
+
+async def _metrics(end: AsyncExitStack, world: Sandbox, source: str, *, scaler: str, grows: bool) -> dict[str, Any]:
     # Only the page of all nodes includes nodes that are added later.
     pages = {"all": world.exporter_url} if grows else world.exporter_urls
     if source == "prometheus":
-        prometheus = await end.enter_async_context(PrometheusProcess(pages, interval=COLLECTION))
+        prometheus = await end.enter_async_context(PrometheusProcess(pages, interval=COLLECTION, scaler=scaler))
         return {"prometheus.url": prometheus.url}
     endpoints: Sequence[str] = list(pages.values())
     return {"dcgm.endpoints": endpoints}
@@ -138,8 +150,6 @@ def settings(kubeconfig: Path, more: Mapping[str, Any]) -> Settings:
         "metrics": {"prices": {"NVIDIA-A100*": 2.5}},
         "reclaim.replanBackoff": "3s",
         "reclaim.budgets": [{"name": "a few at once", "atOnce": {"count": 8}}],
-        "grpc.address": "127.0.0.1:0",
         "grpc.reflection": find_spec("grpc_reflection") is not None,
-        "http.address": "127.0.0.1:0",
     }
     return load(None, environ={}, flags=short | dict(more))

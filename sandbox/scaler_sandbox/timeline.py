@@ -141,7 +141,7 @@ class PlainTimeline:
         act: PlayedAct,  # noqa: ARG002
         introduction: Text,
     ) -> AbstractContextManager[object]:
-        self._console.print(introduction)
+        self._console.print(introduction, soft_wrap=True)
         return nullcontext()
 
     def tell(self, entry: StoryEntry) -> None:
@@ -185,13 +185,16 @@ SECOND_ACT = Text.assemble(
 THIRD_ACT = Text.assemble(
     ("\nA gang of 16 waits: 8 GPUs are idle, and 8 more do not exist yet.", "bold"),
     " Quota says it may have them all.\n",
-    ("It is held until the last pod of those who gave way has ended, and the node that it lacks is there.\n", "dim"),
+    (
+        "It is held until the last pod of the suspended notebooks has ended, and the node that it lacks is there.\n",
+        "dim",
+    ),
 )
 
 
 FOURTH_ACT = Text.assemble(
-    ("\nA notebook is idle and a gang waits, but its owner has a say.", "bold"),
-    " She is warned, and keeps it for a while.\n",
+    ("\nA notebook is idle, and a gang waits.", "bold"),
+    " Its owner is warned, and keeps it for a while.\n",
     ("Then the gang gets its GPUs; the notebook comes back when they are free and no Workload waits.\n", "dim"),
 )
 

@@ -119,12 +119,15 @@ class Runtime:
         await self._stack.aclose()
 
     async def explain(self, key: Key) -> Mapping[str, Any]:
-        """The decision on one ScaledObject. Raises: ScalerError where there is none."""
-        explanation = explain(self.decision_cache, key)
+        """The decision on one ScaledObject, or on what it scales. Raises: ScalerError where there is none."""
+        explanation = self._explanation(*key)
         if explanation is None:
             missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
+
+    def _explanation(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        return explain(self.decision_cache, self._wiring.cluster.scaled_object_key(namespace, name))
 
     async def overview(self) -> Mapping[str, Any]:
         """A line for each ScaledObject."""
@@ -217,7 +220,7 @@ class Runtime:
                 unhealthy=self.unhealthy,
                 unready=self.unready,
                 overview=lambda: overview(self.decision_cache),
-                explain=lambda namespace, name: explain(self.decision_cache, (namespace, name)),
+                explain=self._explanation,
                 queries=self.queries,
                 offers=self._wiring.cluster_reflectors.offers.items,
             ),

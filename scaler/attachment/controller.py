@@ -49,7 +49,7 @@ _WRITES_AT_ONCE = 16
 _GONE, _CONFLICT = 404, 409
 VALID = "Valid"
 _NO_KEDA = "the API serves no ScaledObjects: install KEDA, or set actuator: Direct in the policy"
-_NO_ADDRESS = "keda.scalerAddresses of the settings is empty: KEDA could not be told where this scaler is"
+_NO_ADDRESS = "keda.scalerAddresses of the settings is empty: a ScaledObject needs the address of this scaler"
 
 
 class IdlePolicies:

@@ -18,7 +18,7 @@ from scaler.decision.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json
-from scaler.kube.objects.direct_scaling import DIRECT
+from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.kueue_queues import LabelSelector
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
@@ -32,6 +32,7 @@ from scaler.quota.from_objects.queues import selector_of
 
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""
+_MODES = ("Observe", "Enforce")
 _NAME_LENGTH = 54
 """KEDA's HorizontalPodAutoscaler is named `keda-hpa-` and the ScaledObject's name; a label has up to 63 characters."""
 
@@ -49,6 +50,9 @@ def policy_of(found: idlegpu.IdlePolicy, *, hooks: Collection[str] | None = None
     spec = found.spec
     if hooks is not None and (problem := hook_problem(spec.before_suspend.hook, hooks)):
         problems.append(f"spec.beforeSuspend: {problem}")
+    for name, value, known in (("mode", spec.mode, _MODES), ("actuator", spec.actuator, (KEDA, DIRECT))):
+        if value and value not in known:
+            problems.append(f"spec.{name}: {value!r} is unknown; write {' or '.join(map(repr, known))}")
     return AttachmentPolicy(
         namespace=found.metadata.namespace,
         name=found.metadata.name,

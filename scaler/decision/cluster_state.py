@@ -33,13 +33,13 @@ from scaler.idleness import pods as core
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
-from scaler.kube.object_cache import Change, Index, KubeObject, T
+from scaler.kube.object_cache import Change, Index, Key, KubeObject, T
 from scaler.kube.objects.core import ObjectMeta, Pod
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
@@ -394,6 +394,21 @@ class ClusterState:
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
         found = self.scaled_objects.by_index("target", target)
         return next((each for each in found if each.resource == SCALED_OBJECT), next(iter(found), None))
+
+    def scaled_object_key(self, namespace: str, name: str) -> Key:
+        """Of the ScaledObject of that name, else of the only one that scales what has that name, or its job."""
+        if self.scaled_objects.get(namespace, name) is None:
+            listed = (each for each in self.scaled_objects.items() if each.metadata.namespace == namespace)
+            found = [each.metadata.key for each in listed if name in self._scaled_names(each)]
+            if len(found) == 1:
+                return found[0]
+        return namespace, name
+
+    def _scaled_names(self, scaled: ScaledObject) -> set[str]:
+        target = scaled.spec.scale_target_ref
+        scalable = self.scalable_workloads.get(scaled.metadata.namespace, target.name)
+        job = scalable.spec.job_ref if scalable is not None and target.kind == SCALABLE_WORKLOAD.kind else None
+        return {target.name, *(() if job is None else (job.name,))}
 
     def scalers_of(self, workload: Workload) -> list[ScalableWorkload]:
         """All that name the Workload, or the job that owns it. Of several only the oldest acts."""

@@ -460,7 +460,9 @@ def _waits_for_warning(
         return ""
     warning, standing = format_duration(policy.warning), since and _standing(target, since, read_since)
     if policy.require_delivery and not target.told_by:
-        return "its owner cannot be told: it has no target of the settings' notifications that tells by messages"
+        return (
+            "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)"
+        )
     if standing is None and policy.has_budget and policy.reclaim is Reclaim.ALWAYS:
         limits = (policy.suspended_at_once, "at once"), (policy.suspended_per_period, "")
         words = " and ".join(f"{limit} {what}".rstrip() for limit, what in limits if limit is not None)
@@ -474,8 +476,8 @@ def _waits_for_time(
     policy: Policy, counted_from: datetime | None, standing: datetime, now: datetime, targets: str
 ) -> str:
     if counted_from is None:
-        return f"its owner has not been told yet: the warning of {standing:%Y-%m-%dT%H:%M:%SZ} waits for {targets}"
-    warning, did = policy.warning or timedelta(0), "told" if policy.require_delivery else "warned"
+        return f"its owner has not been notified yet: the warning of {standing:%Y-%m-%dT%H:%M:%SZ} waits for {targets}"
+    warning, did = policy.warning or timedelta(0), "notified" if policy.require_delivery else "warned"
     if now >= counted_from + warning:
         return ""
     since = f"{counted_from:%Y-%m-%dT%H:%M:%SZ}"

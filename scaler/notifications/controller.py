@@ -150,7 +150,7 @@ class NotificationController:
             notice = self._waiting[gone]
             if notice.line.at < oldest:
                 self._observer.sent(notice.target, "expired")
-                log.warning("owner not told: too old", workload=str(notice.workload), target=notice.target)
+                log.warning("owner not notified: too old", workload=str(notice.workload), target=notice.target)
         self._waiting = waiting
         ages = (now - each.line.at for each in notices)
         self._observer.oldest_pending(max(ages, default=timedelta(0)))
@@ -173,12 +173,12 @@ class NotificationController:
         except SendError as error:
             again = self._schedule.failed(message.channel, now, retry_after=error.retry_after)
             self._observer.sent(message.target, "failed")
-            log.warning("owner not told yet", target=message.target, error=str(error), again_at=again.isoformat())
+            log.warning("owner not notified yet", target=message.target, error=str(error), again_at=again.isoformat())
             return
         except Exception:  # of one message, and none of the others'
             self._schedule.failed(message.channel, now)
             self._observer.sent(message.target, "failed")
-            log.exception("owner not told yet", target=message.target)
+            log.exception("owner not notified yet", target=message.target)
             return
         now = self._clock.now().replace(microsecond=0)
         self._schedule.delivered(message.channel, now)
@@ -225,9 +225,9 @@ async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
     try:
         await asyncio.shield(task)
     except KubeError as error:
-        log.warning("owner not told yet", error=str(error))
+        log.warning("owner not notified yet", error=str(error))
     except asyncio.CancelledError:
         await asyncio.wait([task])
         if not task.cancelled() and (failure := task.exception()) is not None:
-            log.warning("owner not told yet", error=str(failure))
+            log.warning("owner not notified yet", error=str(failure))
         raise

@@ -5,6 +5,7 @@ no values of variables.
 """
 
 import logging
+import os
 import sys
 from typing import Any, Literal
 
@@ -20,8 +21,11 @@ _SHARED: tuple[structlog.typing.Processor, ...] = (
 
 def configure(*, level: str, style: Literal["json", "text"]) -> None:
     """Set up logging for the process; libraries that use the standard library's logging are shown from warnings up."""
+    has_colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
     # The other formatters of a console show the values of local variables.
-    renderers: list[Any] = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    renderers: list[Any] = [
+        structlog.dev.ConsoleRenderer(colors=has_colours, exception_formatter=structlog.dev.plain_traceback)
+    ]
     if style == "json":
         renderers = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     structlog.configure(

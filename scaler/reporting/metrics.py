@@ -296,11 +296,11 @@ class Metrics(MetricSet):
 
     _notifications = MetricSection("Notifications", LEADER)
     notifications_total = _notifications.counter(
-        "Messages to owners by outcome; a failed one is tried again, of an expired one nobody was told.",
+        "Messages to owners by outcome; a failed one is tried again, an expired one was never accepted.",
         ("target", "outcome"),
     )
     oldest_pending_notification_seconds = _notifications.gauge(
-        "Age of the oldest state that an owner is still to be told of; 0 without one."
+        "Age of the oldest state of which an owner is still to be notified; 0 without one."
     )
 
     _health = MetricSection("Health", EACH)

@@ -117,7 +117,7 @@ _NOTHING = Settled(annotations={}, keeps=())
 
 def _refusal(keeps: Sequence[Keep], by: str, policy: Policy, now: datetime) -> str:
     if policy.keep_users and not is_any_of(by, policy.keep_users):
-        return f"asked for by {by or 'nobody that is named'}, and keepUsers are {', '.join(policy.keep_users)}"
+        return f"asked for by {by or 'an unnamed user'}, and keepUsers are {', '.join(policy.keep_users)}"
     used, most = sorted(each.at for each in keeps if each.at > now - _WEEK), policy.keeps_per_week
     if most is None or len(used) < most:
         return ""

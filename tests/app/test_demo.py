@@ -3,11 +3,15 @@
 import json
 import subprocess
 import sys
+from contextlib import AsyncExitStack
 from typing import Any
 
+import aiohttp
 import pytest
 from app.cli.command import command
 from prometheus_server import require_prometheus
+from scaler_sandbox.demo import ACTS, start_act
+from small_cluster import until
 
 BUSY = 60.0
 """Seconds that a machine may add which has more to do than this."""
@@ -161,6 +165,26 @@ def test_the_demo_plays_all_of_its_acts_to_their_ends() -> None:
 def test_the_demo_does_the_same_through_a_real_prometheus() -> None:
     require_prometheus()
     check_story(*lines_of("--source", "prometheus", "--act", "first"))
+
+
+@pytest.mark.slow
+@pytest.mark.prometheus
+@pytest.mark.timeout(300)
+async def test_what_is_served_afterwards_is_enough_for_policies_and_reports() -> None:
+    """KEDA can be told where the scaler is, and Prometheus has the scaler's own metrics."""
+    require_prometheus()
+    async with AsyncExitStack() as stack:
+        stage = await start_act(stack, ACTS["second"], "prometheus")
+        assert stage.runtime.settings.keda.scaler_addresses == (stage.scaler_address,)
+        assert stage.addresses["Prometheus"] == stage.prometheus_url
+        query = f"{stage.prometheus_url}/api/v1/query?query=idle_gpu_scaler_build_info"
+        async with aiohttp.ClientSession() as session:
+
+            async def is_scraped() -> bool:
+                answer = await (await session.get(query)).json()
+                return bool(answer["data"]["result"])
+
+            await until(is_scraped)
 
 
 @pytest.mark.parametrize(

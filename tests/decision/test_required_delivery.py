@@ -38,13 +38,13 @@ def decided(*, now: datetime, reclaim: Reclaim = Reclaim.ALWAYS, **target: Any) 
             {"told_at": at(300)},
             minutes(24),
             Active,
-            "its owner was told at 2026-12-01T12:05:00Z, 20m before it may be suspended",
+            "its owner was notified at 2026-12-01T12:05:00Z, 20m before it may be suspended",
         ),
         (
             {},
             HOUR,
             Active,
-            "its owner has not been told yet: the warning of 2026-12-01T12:00:00Z waits for chat, mail",
+            "its owner has not been notified yet: the warning of 2026-12-01T12:00:00Z waits for chat, mail",
         ),
         (
             {"warned_at": NOON - minutes(31), "told_at": NOON - minutes(31)},
@@ -57,10 +57,10 @@ def decided(*, now: datetime, reclaim: Reclaim = Reclaim.ALWAYS, **target: Any) 
             {"told_by": (), "told_at": None},
             HOUR,
             Active,
-            "its owner cannot be told: it has no target of the settings' notifications that tells by messages",
+            "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)",
         ),
-        ({"told_at": at(-300)}, minutes(19), Active, "its owner was told at 2026-12-01T12:00:00Z"),
-        ({"grant": "plan p1"}, HOUR, Active, "its owner has not been told yet"),
+        ({"told_at": at(-300)}, minutes(19), Active, "its owner was notified at 2026-12-01T12:00:00Z"),
+        ({"grant": "plan p1"}, HOUR, Active, "its owner has not been notified yet"),
     ],
     ids=[
         "told for long enough",
@@ -276,10 +276,10 @@ async def test_of_a_deployment_the_scaled_object_says_so() -> None:
     assert made.answer("serve").reason == "GPUsIdle"
 
 
-async def test_where_nobody_is_told_it_runs_for_ever() -> None:
+async def test_where_no_target_notifies_its_owner_it_runs_for_ever() -> None:
     made = world(gang("train", metadata=QUIET_METADATA))
     warned(made, at(-600))
     annotated(made, "ScaledObject", "train", **{"idlegpu.io/notify": "none"})
     annotated(made, "ScalableWorkload", "train", **{MARK_PREFIX + "chat": mark(-600, -540)})
     await made.tick(NOON)
-    assert made.answer("train").message.endswith("that tells by messages")
+    assert "its owner cannot be notified: none of its targets sends messages" in made.answer("train").message

@@ -195,7 +195,7 @@ def test_a_file_that_cannot_be_written_takes_nothing_away(tmp_path, flag):
     words = ("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), "--no-curve", flag, missing)
     done = command(*words)
     assert (done.status, f"{missing}: No such file or directory" in done.err) == (2, True)
-    assert "1 workload, 1 pod, 2 GPU-hours" in done.out
+    assert "1 workload, 1 pod, 2.0 GPU-hours" in done.out
 
 
 def test_policies_from_a_file_are_for_those_that_would_follow_them(tmp_path):

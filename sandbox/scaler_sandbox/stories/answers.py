@@ -136,7 +136,7 @@ class AnswersStory(GangStory):
             return
         event, message = _TOLD[CandidateState(line["state"])]
         if line["state"] in before and event == "SuspendSoon":
-            event, message = "KeepEnds", "nobody keeps it any more, and the warning stands"
+            event, message = "KeepEnds", "the time for which it was kept is over, and the warning stands"
         by = f" (asked for by {line['by']})" if line.get("by") else ""
         self.say(event, f"ScalableWorkload/{NOTEBOOK}", line["reason"], f"{message}{by}")
 

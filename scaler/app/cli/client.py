@@ -90,7 +90,7 @@ class ScalerClient:
             ):
                 body = await response.json(content_type=None)
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise self._no_scaler(type(error).__name__) from None
+            raise self._no_scaler(_why(error)) from None
         match body:
             case dict() if response.status == 200 and key in body:
                 return body
@@ -101,7 +101,8 @@ class ScalerClient:
 
     def _no_scaler(self, why: str) -> ScalerError:
         return ScalerError(
-            f"no scaler answers at {self.server} ({why}); set --server to the address of a running one, or use --local"
+            f"no scaler answers at {self.server} ({why}); set --server to the address of a running one (kubectl -n "
+            f"idle-gpu-scaler port-forward deployment/idle-gpu-scaler 8080:8080), or use --local"
         )
 
     def show(self, answer: Json, render: Render) -> None:
@@ -113,6 +114,19 @@ class ScalerClient:
             console.print(render(answer, console.width))
         # Tables pad their lines with spaces, which would be copied along.
         print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
+
+
+def _why(error: Exception) -> str:
+    """Why there is no answer, in a few words."""
+    match error:
+        case aiohttp.ClientConnectorError():
+            return os.strerror(error.errno) if error.errno else str(error)
+        case TimeoutError():
+            return f"no answer within {_TIMEOUT_SECONDS:g} s"
+        case aiohttp.InvalidURL() | aiohttp.NonHttpUrlClientError():
+            return "no http:// URL"
+        case _:
+            return str(error) or type(error).__name__
 
 
 def parse_name(text: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scaler.app.cli.client import Json, ScalerClient, parse_name
-from scaler.app.cli.layout import Row, labelled_rows
+from scaler.app.cli.layout import Row, in_seconds, labelled_rows
 from scaler.app.cli.pending import check_rows, gang_lines
 from scaler.errors import ScalerError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -66,6 +66,8 @@ def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (se
         parts.append("")
     if admission:
         parts += [*_standing(admission)]
+        if not explanation["scaledObject"]:
+            parts.append(Text("no ScaledObject of that name, or of that job, is evaluated by this scaler", style="dim"))
     elif problem := explanation.get("admissionProblem"):
         parts.append(Text(f"admission: {problem}", style="dim"))
     return Group(*parts)
@@ -76,7 +78,7 @@ def _scaled(explanation: Json) -> list[RenderableType]:
     is_direct = explanation.get("actuator") == "Direct"
     scales = f"{target['kind']}, scaled directly" if is_direct else f"scales {target['kind']} {target['name']}"
     head = Text.assemble((f"{scaled['namespace']}/{scaled['name']}", "bold"), f"  {scales}")
-    parts: list[RenderableType] = [head, Text(f"evaluated at {explanation['evaluatedAt']}", style="dim")]
+    parts: list[RenderableType] = [head, Text(f"evaluated at {in_seconds(explanation['evaluatedAt'])}", style="dim")]
     parts += [Text(f"problem: {problem}", style="red") for problem in explanation["problems"]]
     if ignored := explanation.get("ignoredKeys"):
         parts.append(Text(f"ignored trigger metadata: {', '.join(ignored)}", style="dim"))
@@ -109,8 +111,8 @@ def _decided(trigger: Mapping[str, Any]) -> RenderableType:
         ("because", trigger["message"]),
         ("verdict", trigger["verdict"] or "not evaluated"),
         ("replicas", f"{trigger['desiredReplicas']} asked for, {trigger['phase']}"),
-        ("running since", trigger["runningSince"] or "-"),
-        ("idle since", trigger["idleSince"] or "-"),
+        ("running since", in_seconds(trigger["runningSince"])),
+        ("idle since", in_seconds(trigger["idleSince"])),
         *([("hook", _hook(run))] if (run := trigger.get("beforeSuspend")) else []),
         ("next", trigger["next"]),
     ]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.layout import count, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, table_or_list, terminal
 from scaler.app.cli.simulate import SimulateFlags, progress_bar, recording_of, signals_of, trust_of
 from scaler.app.recordings import past_workloads
 from scaler.app.settings.load import load
@@ -152,6 +152,8 @@ def policies_of(text: str) -> list[GangPolicy]:
 
 def quota_of(text: str) -> dict[str, int]:
     """GPUs by ClusterQueue."""
+    if not text:
+        raise ConfigurationError("write --gpus 64, or --gpus team-a=64,team-b=32: how many GPUs does the quota have?")
     quota: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = part.strip().rpartition("=")
@@ -229,7 +231,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
     idle, hours, quota = facts["idleGpuHours"], facts["gpuHours"], sum(facts["quotaGpus"].values())
     source = " (recorded)" if facts["idleSpans"] == "recorded" else ""
     text = (
-        f"{count(facts['jobs'], 'Workload')}, {facts['gangs']} of them gangs, {hours:,.0f} GPU-hours, of which "
+        f"{count(facts['jobs'], 'Workload')}, {facts['gangs']} of them gangs, {in_hours(hours)} GPU-hours, of which "
         f"{idle / hours:.1%} idle in {count(facts['sessions'], 'session')}{source}; quota {count(quota, 'GPU')}"
     )
     return f"{text}; {count(facts['leftOut'], 'Workload')} that need more left out" if facts["leftOut"] else text

@@ -8,6 +8,7 @@ import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -94,6 +95,16 @@ def _stacked(headings: Sequence[str], row: Cells) -> RenderableType:
 def count(amount: int, word: str) -> str:
     """`1 gang`, `2 gangs`."""
     return f"{amount} {word}" if amount == 1 else f"{amount} {word}s"
+
+
+def in_hours(amount: float) -> str:
+    """GPU-hours, with a decimal where there are few."""
+    return f"{amount:,.1f}" if amount < 10 else f"{amount:,.0f}"
+
+
+def in_seconds(instant: str | None) -> str:
+    """An instant of an answer in whole seconds; `-` where there is none."""
+    return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}" if instant else "-"
 
 
 def number_text(value: Any) -> str:

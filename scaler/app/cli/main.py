@@ -35,15 +35,21 @@ def _option(*names: str, about: str, **more: Any) -> Any:
     return typer.Option(*names, help=about, show_default=False, **more)
 
 
-Config = Annotated[Path | None, _option("--config", about="Settings file (YAML).")]
+Config = Annotated[Path | None, _option("--config", metavar="FILE", about="Settings file (YAML).")]
 Kubeconfig = Annotated[
     Path | None,
-    _option("--kubeconfig", about="Kubeconfig file. Default: the Pod's ServiceAccount, or your own kubeconfig."),
+    _option(
+        "--kubeconfig",
+        metavar="FILE",
+        about="Kubeconfig file. Default: the Pod's ServiceAccount, or your own kubeconfig.",
+    ),
 ]
-Context = Annotated[str | None, _option("--context", about="Context of the kubeconfig.")]
-PrometheusUrl = Annotated[str | None, _option("--prometheus-url", about="URL of Prometheus or a Thanos querier.")]
+Context = Annotated[str | None, _option("--context", metavar="NAME", about="Context of the kubeconfig.")]
+PrometheusUrl = Annotated[
+    str | None, _option("--prometheus-url", metavar="URL", about="URL of Prometheus or a Thanos querier.")
+]
 DcgmEndpoint = Annotated[
-    list[str] | None, _option("--dcgm-endpoint", about="URL of a dcgm-exporter to scrape; repeatable.")
+    list[str] | None, _option("--dcgm-endpoint", metavar="URL", about="URL of a dcgm-exporter to scrape; repeatable.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -51,7 +57,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 def client_of(
     *,
     server: Annotated[
-        str, typer.Option("--server", help="HTTP address of a running scaler.")
+        str, typer.Option("--server", metavar="URL", help="HTTP address of a running scaler.")
     ] = "http://127.0.0.1:8080",
     local: Annotated[
         bool,
@@ -90,20 +96,30 @@ def run(
     config: Config = None,
     components: Annotated[
         str | None,
-        _option("--components", about="Of scaler, reconciler and dispatcher; 'scaler,reconciler' by default."),
+        _option(
+            "--components",
+            metavar="LIST",
+            about="Some of scaler,reconciler,dispatcher. Default: scaler,reconciler.",
+        ),
     ] = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     prometheus_url: PrometheusUrl = None,
     dcgm_endpoint: DcgmEndpoint = None,
     grpc_address: Annotated[
-        str | None, _option("--grpc-address", about="Address of the gRPC server; default 0.0.0.0:9090.")
+        str | None,
+        _option("--grpc-address", metavar="HOST:PORT", about="Address of the gRPC server. Default: 0.0.0.0:9090."),
     ] = None,
     http_address: Annotated[
-        str | None, _option("--http-address", about="Address of the HTTP server; default 0.0.0.0:8080.")
+        str | None,
+        _option("--http-address", metavar="HOST:PORT", about="Address of the HTTP server. Default: 0.0.0.0:8080."),
     ] = None,
-    log_level: Annotated[str | None, _option("--log-level", about="debug, info, warning or error.")] = None,
-    log_format: Annotated[str | None, _option("--log-format", about="json or text.")] = None,
+    log_level: Annotated[
+        str | None, _option("--log-level", metavar="LEVEL", about="debug, info, warning or error. Default: info.")
+    ] = None,
+    log_format: Annotated[
+        str | None, _option("--log-format", metavar="FORMAT", about="json or text. Default: json.")
+    ] = None,
 ) -> None:
     """Run the external scaler and the reconciler.
 
@@ -134,7 +150,7 @@ def run(
 def explain(
     client: "ScalerClient",
     name: Annotated[
-        str, typer.Argument(metavar="NAMESPACE/NAME", help="A ScaledObject, a Workload, or the job of a Workload.")
+        str, typer.Argument(metavar="NAMESPACE/NAME", help="A ScaledObject, what it scales, its job, or a Workload.")
     ],
 ) -> int:
     """Explain one decision, or one Workload.
@@ -178,8 +194,12 @@ def plan(
 @query
 def pending(
     client: "ScalerClient",
-    namespace: Annotated[str, _option("--namespace", "-n", about="Only Workloads in this namespace.")] = "",
-    queue: Annotated[str, _option("--queue", about="Only Workloads in this LocalQueue or ClusterQueue.")] = "",
+    namespace: Annotated[
+        str, _option("--namespace", "-n", metavar="NAME", about="Only Workloads in this namespace.")
+    ] = "",
+    queue: Annotated[
+        str, _option("--queue", metavar="NAME", about="Only Workloads in this LocalQueue or ClusterQueue.")
+    ] = "",
 ) -> int:
     """Show all pending GPU Workloads, and why each of them is pending.
 
@@ -301,9 +321,9 @@ def exclude(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Exclude a workload from being suspended, for good or for a while.
+    """Exclude a workload from being suspended.
 
-    Sets the annotation idlegpu.io/exclude of its ScaledObject, with your own permissions.
+    For good, or for a while. Sets the annotation idlegpu.io/exclude of its ScaledObject, with your own permissions.
     """
     from scaler.app.cli.request import run_exclude
 
@@ -330,7 +350,7 @@ def history(
     context: Context = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the states that a workload was in: when, why, and who asked for them."""
+    """Show a workload's states: when, why, and who asked for them."""
     from scaler.app.cli.request import run_history
 
     sys.exit(run_history(_cluster_client(config, kubeconfig, context, as_json=as_json), name))
@@ -339,11 +359,11 @@ def history(
 @query
 def top(
     client: "ScalerClient",
-    lines: Annotated[int, typer.Option("--lines", help="Workloads that are shown.", min=1)] = 40,
-    every: Annotated[float, typer.Option("--every", help="Seconds between two looks.", min=1)] = 5,
+    lines: Annotated[int, typer.Option("--lines", metavar="N", help="Workloads that are shown.", min=1)] = 40,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="How often it is shown anew.", min=1)] = 5,
     once: Annotated[bool, _option("--once", about="Print once and end.")] = False,
 ) -> int:
-    """Show the workloads whose GPUs are quiet longest, again and again."""
+    """Show the workloads that are idle longest, every few seconds."""
     from scaler.app.cli.top import run_top
 
     return run_top(client, lines=lines, every=None if once else every)
@@ -410,7 +430,13 @@ app.add_typer(policy, name="policy")
 @policy.command("test")
 def policy_test(
     file: Annotated[
-        list[Path], _option("--filename", "-f", about="IdlePolicies and ClusterIdlePolicies (YAML); - for stdin.")
+        list[Path],
+        _option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            about="IdlePolicies and ClusterIdlePolicies (YAML): a file, a folder, or - for stdin; repeatable.",
+        ),
     ],
     config: Config = None,
     kubeconfig: Kubeconfig = None,
@@ -441,35 +467,69 @@ def _refuse(flags: Mapping[str, object], why: str) -> None:
 def simulate(
     trace: Annotated[
         Path | None,
-        _option("--trace", about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md."),
+        _option(
+            "--trace",
+            metavar="FILE",
+            about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md.",
+        ),
     ] = None,
     since: Annotated[
-        str, _option("--since", about="Samples of Prometheus or Thanos, so far back, such as 30d; instead of --trace.")
+        str,
+        _option(
+            "--since",
+            metavar="DURATION",
+            about="Samples of Prometheus or Thanos, so far back, such as 30d; instead of --trace.",
+        ),
     ] = "",
     config: Config = None,
     prometheus_url: PrometheusUrl = None,
     cache: Annotated[
-        Path | None, _option("--cache", about="Where samples of --since are kept. Default: in your cache folder.")
+        Path | None,
+        _option("--cache", metavar="FOLDER", about="Where samples of --since are kept. Default: in your cache folder."),
     ] = None,
     idle_after: Annotated[
-        str, _option("--idle-after", about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.")
+        str,
+        _option(
+            "--idle-after",
+            metavar="DURATIONS",
+            about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.",
+        ),
     ] = "",
-    warm_up: Annotated[str, _option("--warm-up", about="warmUp of them. Default: the settings'.")] = "",
-    active_above: Annotated[str, _option("--active-above", about="activeAbove of them. Default: the settings'.")] = "",
+    warm_up: Annotated[
+        str, _option("--warm-up", metavar="DURATION", about="warmUp of them, such as 10m. Default: the settings'.")
+    ] = "",
+    active_above: Annotated[
+        str,
+        _option("--active-above", metavar="PERCENT", about="activeAbove of them, such as 5%. Default: the settings'."),
+    ] = "",
     file: Annotated[
         list[Path] | None,
-        _option("--filename", "-f", about="IdlePolicies (YAML) to compare as well; repeatable."),
+        _option("--filename", "-f", metavar="FILE", about="IdlePolicies (YAML) to compare as well; repeatable."),
     ] = None,
     accept_regret: Annotated[
-        str, _option("--accept-regret", about="Recommend idleAfter for this share of suspensions, such as 5%.")
+        str,
+        _option(
+            "--accept-regret",
+            metavar="PERCENT",
+            about="Recommend the idleAfter that frees most while at most this share of suspensions has a return within "
+            "15 minutes, such as 5%.",
+        ),
     ] = "",
     curve: Annotated[bool, typer.Option("--curve/--no-curve", help="Also try other values of idleAfter.")] = True,
     floors: Annotated[
         str,
-        _option("--floors", about="Values of activeAbove of the curve, such as 1%,5%. Default: that of the policy."),
+        _option(
+            "--floors",
+            metavar="PERCENTS",
+            about="Values of activeAbove of the curve, such as 1%,5%. Default: that of the policy.",
+        ),
     ] = "",
-    html: Annotated[Path | None, _option("--html", about="Also write a report that any browser shows.")] = None,
-    csv: Annotated[Path | None, _option("--csv", about="Also write the numbers, by team, queue and workload.")] = None,
+    html: Annotated[
+        Path | None, _option("--html", metavar="FILE", about="Also write a report that any browser shows.")
+    ] = None,
+    csv: Annotated[
+        Path | None, _option("--csv", metavar="FILE", about="Also write the numbers, by team, queue and workload.")
+    ] = None,
     workloads: Annotated[
         Path | None,
         _option("--workloads", metavar="FILE", about="Workloads of the past: JSON of kubectl, or CSV."),
@@ -488,16 +548,21 @@ def simulate(
         float,
         typer.Option(
             "--idle-share",
+            metavar="SHARE",
             help="Share of the Workloads up to 8 GPUs that are sessions, if there are no samples.",
             min=0,
             max=1,
         ),
     ] = 0.3,
-    seed: Annotated[int, typer.Option("--seed", help="Of the sessions' idle spans.")] = 0,
-    price: Annotated[float | None, _option("--price", about="Price of one GPU for one hour.", min=0)] = None,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Another number draws other sessions and pauses.")
+    ] = 0,
+    price: Annotated[
+        float | None, _option("--price", metavar="PRICE", about="Of Workloads: price of one GPU for one hour.", min=0)
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what policies would have done with the samples of the past, or have given its Workloads.
+    """Show what policies would have done in the past.
 
     With --trace or --since: replays samples through the same decisions as in production, and tells what would have been
     freed, and how soon owners would have come back. With --gpus: how long gangs would have waited, and how well GPUs

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import yaml
+from msgspec import inspect
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -43,12 +44,21 @@ def run_policy_test(client: ScalerClient, files: Sequence[Path]) -> int:
 
 
 def policies_in(file: Path) -> Iterator[AttachmentPolicy]:
-    """Raises: ConfigurationError saying what is wrong, and in which document."""
+    """Of a file, of standard input (`-`), or of all YAML files of a folder, as `kubectl apply -f` reads them.
+
+    Raises: ConfigurationError saying what is wrong, and in which document.
+    """
+    if file.is_dir():
+        for each in sorted(file.iterdir()):
+            if each.suffix in {".yaml", ".yml", ".json"}:
+                yield from policies_in(each)
+        return
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
         documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{file}: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"{file}: {reason}") from None
     for number, body in enumerate(documents, 1):
         items = body.get("items", [body]) if isinstance(body, Mapping) else [body] if body else []
         for item in items:
@@ -62,24 +72,38 @@ def _policy(body: Mapping[str, Any], where: str) -> AttachmentPolicy:
     if body.get("apiVersion") != resource.api_version:
         raise ConfigurationError(f"{where}: apiVersion is {body.get('apiVersion')!r}; write {resource.api_version!r}")
     metadata |= {"namespace": metadata.get("namespace", "default") if resource.namespaced else ""}
-    spec = body.get("spec") or {}
-    exclude = spec.get("exclude") if isinstance(spec, Mapping) else ()
-    _check_fields(spec, idlegpu.IdlePolicySpec, f"{where}: spec")
-    _check_fields(spec.get("selector"), idlegpu.JobSelector, f"{where}: spec.selector")
-    for number, each in enumerate(exclude if isinstance(exclude, list) else ()):
-        _check_fields(each, idlegpu.JobExclusion, f"{where}: spec.exclude[{number}]")
+    _check_fields(body.get("spec"), _SPEC, f"{where}: spec")
     try:
         return policy_of(decode(idlegpu.IdlePolicy, msgspec.json.encode({**body, "metadata": metadata})))
     except UNREADABLE as error:
-        raise ConfigurationError(f"{where}: {error}") from None
+        raise ConfigurationError(f"{where}: {_unreadable(error)}") from None
 
 
-def _check_fields(found: object, kind: type[msgspec.Struct], where: str) -> None:
+_SPEC = inspect.type_info(idlegpu.IdlePolicySpec)
+
+
+def _check_fields(found: object, kind: inspect.Type, where: str) -> None:
     """Raises: ConfigurationError for a field that there is not. Values are checked where it is decoded."""
-    known = sorted(kind.__struct_encode_fields__)
-    unknown = sorted({*found} - {*known}) if isinstance(found, Mapping) else ()
-    if unknown:
-        raise ConfigurationError(f"{where}.{unknown[0]} is no field; there are {', '.join(known)}")
+    match kind, found:
+        case inspect.UnionType(), _:
+            for each in kind.types:
+                _check_fields(found, each, where)
+        case inspect.VarTupleType(), list():
+            for number, item in enumerate(found):
+                _check_fields(item, kind.item_type, f"{where}[{number}]")
+        case inspect.StructType(), Mapping():
+            known = {each.encode_name: each.type for each in kind.fields}
+            for name, value in found.items():
+                if name not in known:
+                    raise ConfigurationError(f"{where}.{name} is no field; there are {', '.join(sorted(known))}")
+                _check_fields(value, known[name], f"{where}.{name}")
+
+
+def _unreadable(error: Exception) -> str:
+    """`spec.idleAfter: expected str, got int; write it in quotes`, of what msgspec says."""
+    message, _, place = str(error).replace("`", "").partition(" - at $.")
+    quotes = "; write it in quotes" if message.startswith("Expected str, got") else ""
+    return f"{place}: {message[:1].lower()}{message[1:]}{quotes}" if place else message
 
 
 # ---- what is printed
@@ -96,7 +120,7 @@ def render(answer: Json, width: int) -> RenderableType:
     if not jobs:
         parts.append(Text("No job with GPUs follows it."))
     else:
-        headings = ("JOB", "POLICY", "CHANGE", "VERDICT", "AT ONCE")
+        headings = ("JOB", "POLICY", "CHANGE", "VERDICT", "NOW")
         parts.append(table_or_list(headings, [_line(each) for each in jobs], width, words=range(5), prose=True))
     parts += ["", _summary(jobs, answer["others"])]
     return Group(*parts)

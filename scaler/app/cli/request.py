@@ -53,7 +53,7 @@ def run_wake(client: ScalerClient, name: str, *, when_free: bool) -> int:
         if when_free
         else "as soon as it gets its quota"
     )
-    _say(f"{_words(found)} comes back {then}.")
+    _say(f"{_words(found)}, if it is suspended, comes back {then}.")
     return 0
 
 

@@ -16,7 +16,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from scaler.app.cli.layout import count, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, table_or_list, terminal
 from scaler.app.cli.policy import policies_in
 from scaler.app.recordings import record_past, record_trace
 from scaler.app.settings.load import load
@@ -74,7 +74,8 @@ def run_simulate(flags: SimulateFlags) -> int:
 def recording_of(flags: SimulateFlags, settings: Settings, notes: list[str]) -> Iterator[Recording]:
     """The samples of the past, for as long as they are needed. Raises: ScalerError."""
     if (flags.trace is None) is not bool(flags.since):
-        raise ConfigurationError("write either --trace FILE or --since 30d: where are the samples from?")
+        both = ", not both" if flags.since else ""
+        raise ConfigurationError(f"write either --trace FILE or --since 30d{both}: where are the samples from?")
     signals = signals_of(settings)
     with tempfile.TemporaryDirectory(prefix="idle-gpu-scaler-") as folder:
         recording = Recording(folder=Path(folder))
@@ -238,7 +239,7 @@ def render(answer: Json, width: int) -> RenderableType:
     begin, end = (trace[each].replace("T", " ").removesuffix("Z") for each in ("begin", "end"))
     gpu_hours = max((each["gpuHours"] for each in answer["policies"]), default=0.0)
     head = Text(
-        f"{count(trace['workloads'], 'workload')}, {count(trace['pods'], 'pod')}, {gpu_hours:,.0f} GPU-hours, "
+        f"{count(trace['workloads'], 'workload')}, {count(trace['pods'], 'pod')}, {in_hours(gpu_hours)} GPU-hours, "
         f"{begin} to {end} UTC, a sample every {trace['collectionInterval']}"
         f"{' (measured)' if trace['intervalIsMeasured'] else ''}"
     )
@@ -288,7 +289,8 @@ def _curve(answer: Json, width: int) -> Iterator[RenderableType]:
     yield table_or_list(("IDLE AFTER", "FLOOR", "FREED", "", "REGRET", ""), rows, width, words=(0, 1, 3, 5))
     if said := answer.get("recommendation"):
         yield ""
-        yield Text(_recommendation(said), style="bold")
+        is_any_freed = any(each["freedShare"] for each in points)
+        yield Text(_recommendation(said) if is_any_freed else "No window of the curve suspends anything.", style="bold")
 
 
 def _recommendation(said: Json) -> str:

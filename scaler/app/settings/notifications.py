@@ -22,7 +22,7 @@ class TargetSettings(Section):
     name: TargetName
     """As `spec.notify` of an IdlePolicy and annotation `idlegpu.io/notify` name it."""
     kind: TargetKind
-    """How it is told."""
+    """How messages get there."""
     url_file: Path
     """File that contains only the address: `https://…` of a webhook or Alertmanager, `smtp://`, `smtps://` or
     `smtp+starttls://` of a mail server, any address of Apprise."""
@@ -105,7 +105,7 @@ class NotificationSettings(Section):
     targets: tuple[TargetSettings, ...] = ()
     """Where messages go."""
     default_targets: tuple[TargetName, ...] = ()
-    """Targets of workloads whose policy and annotation name none. Empty: nothing is told about them."""
+    """Targets of workloads whose policy and annotation name none. Empty: no message is sent about them."""
     owner_labels: tuple[str, ...] = ()
     """Labels that name the owner, of the ScaledObject, the ScalableWorkload or the namespace; the first one first.
     Annotation `idlegpu.io/owner` comes before them, and without any the namespace is the owner."""

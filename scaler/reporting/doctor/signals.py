@@ -292,12 +292,16 @@ def _of_sharing(shown: _ShownSeries, metrics: SourceSeries) -> Iterator[Finding]
 
 
 def _current_holders(shown: _ShownSeries, trust: Trust) -> Mapping[GpuId, Set[PodKey]]:
-    """The pods for which each GPU reports now; one that has ended since is none of them."""
+    """The pods for which each GPU reports now. One that has ended since, or that another one has followed, is none."""
     holders: dict[GpuId, set[PodKey]] = defaultdict(set)
     for each in shown.values():
         newest = max((samples[-1][0] for _, samples in each.held if samples), default=0.0)
+        begun: dict[GpuId, float] = {}
         for series, samples in each.held:
-            if samples and newest - samples[-1][0] <= trust.max_age.total_seconds():
+            if samples:
+                begun[series.gpu] = max(begun.get(series.gpu, 0.0), samples[0][0])
+        for series, samples in each.held:
+            if samples and samples[-1][0] >= max(begun[series.gpu], newest - trust.max_age.total_seconds()):
                 holders[series.gpu].add((series.namespace, series.pod))
     return holders
 

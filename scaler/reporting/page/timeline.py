@@ -38,7 +38,7 @@ class MarkKind(StrEnum):
 
 
 _LETTERS = {
-    MarkKind.WARNING: ("W", "its owner is told"),
+    MarkKind.WARNING: ("W", "its owner is notified"),
     MarkKind.GRANT: ("G", "a plan takes it"),
     MarkKind.SUSPENSION: ("S", "its GPUs are free"),
     MarkKind.WAKE: ("A", "asked to run again"),

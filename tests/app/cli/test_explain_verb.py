@@ -6,8 +6,12 @@ import pytest
 import yaml
 from app.cli.command import command, command_beside
 from http_stub import HttpStub, Reply
-from running_scaler import fetch, gpus, prometheus, run_gang, runtime, settings_document
+from running_scaler import TRIGGER, fetch, gpus, prometheus, run_gang, runtime, settings_document
 from small_cluster import NAME, until
+
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+
+JOB_REF = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": NAME}
 
 
 @pytest.fixture
@@ -71,6 +75,24 @@ async def test_without_a_running_scaler_it_evaluates_by_itself(cluster, tmp_path
     assert "ScaledObject demo/nobody: there is no such ScaledObject with an external trigger" in nobody.err
 
 
+async def test_a_job_is_explained_by_whatever_scales_it_and_without_that_only_its_workload(cluster, tmp_path):
+    """An IdlePolicy names what it makes by kind and job."""
+    await cluster.delete(SCALED_OBJECT, NAME)
+    await cluster.delete(SCALABLE_WORKLOAD, NAME)
+    config = tmp_path / "settings.yaml"
+    with HttpStub(prometheus(busy=0.9)) as stub:
+        document = settings_document(cluster.kubeconfig, "") | {"prometheus": {"url": stub.url}, "dcgm": {}}
+        config.write_text(yaml.safe_dump(document))
+        alone = await command_beside("explain", f"demo/{NAME}", "--local", "--config", str(config))
+        await cluster.wants(1, name="raycluster-1", jobRef=JOB_REF)
+        await cluster.is_scaled_by(TRIGGER, name="raycluster-1")
+        scaled = await command_beside("explain", f"demo/{NAME}", "--local", "--config", str(config))
+    assert f"RayCluster/{NAME}" in alone.out
+    assert "no ScaledObject of that name, or of that job, is evaluated by this scaler" in alone.out
+    assert "demo/raycluster-1  scales ScalableWorkload raycluster-1" in scaled.out
+    assert "active  GPUsBusy" in scaled.out
+
+
 async def leases(cluster):
     return json.loads(await cluster.kube.get("/apis/coordination.k8s.io/v1/leases"))["items"]
 
@@ -100,8 +122,17 @@ def test_what_is_no_scaler_is_not_taken_for_one(reply):
     assert "--local" in done.err
 
 
-@pytest.mark.parametrize("server", ["http://127.0.0.1:1", "127.0.0.1:8080", "nonsense"])
-def test_where_nobody_answers_it_says_what_to_do(server):
+@pytest.mark.parametrize(
+    ("server", "why"),
+    [
+        ("http://127.0.0.1:1", "(Connection refused)"),
+        ("127.0.0.1:8080", "(no http:// URL)"),
+        ("nonsense", "(no http:// URL)"),
+    ],
+)
+def test_where_nothing_answers_it_says_why_and_what_to_do(server, why):
     done = command("explain", "demo/notebook", "--server", server)
     assert done.status == 2
     assert f"no scaler answers at {server}" in done.err
+    assert why in done.err
+    assert "port-forward" in done.err

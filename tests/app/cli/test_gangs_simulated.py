@@ -216,7 +216,7 @@ def test_what_a_pause_is_follows_from_the_floor_of_the_settings(samples, tmp_pat
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--compare", "none"), "--gpus: '': write a number such as 64, or team-a=64,team-b=32"),
+        (("--compare", "none"), "write --gpus 64, or --gpus team-a=64,team-b=32: how many"),
         (("--gpus", "2", "--idle-after", "1h"), "--idle-after: only without --workloads and --gpus"),
         (("--gpus", "2", "--html", "x.html"), "--html: only without --workloads and --gpus"),
         (("--gpus", "2", "--since", "1d"), "write either --trace FILE or --since 30d"),

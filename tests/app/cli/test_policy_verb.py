@@ -72,6 +72,22 @@ async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
     assert not await cluster.all(SCALED_OBJECT)
 
 
+async def test_the_policies_of_a_folder_are_tried_together(cluster, tmp_path):
+    folder = tmp_path / "policies"
+    folder.mkdir()
+    (folder / "research.yaml").write_text(yaml.safe_dump(policy(selector={"kinds": ["Ray*"]})), encoding="utf-8")
+    (folder / "README.md").write_text("no policy", encoding="utf-8")
+    done = await command_beside("policy", "test", "-f", str(folder), *settings(cluster, tmp_path), "--json")
+    assert done.status == 0, done
+    assert [each["policy"] for each in done.json["policies"]] == ["IdlePolicy/research"]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    done = command("policy", "test", "-f", str(tmp_path / "nothing.yaml"))
+    assert done.status == 2
+    assert f"error: {tmp_path / 'nothing.yaml'}: No such file or directory" in done.err
+
+
 async def test_without_keda_it_shows_what_is_made_and_what_needs_keda(cluster, tmp_path):
     await cluster.change(DEPLOYMENT, "web", {"spec": {"replicas": 1}})
     file = written(tmp_path, policy(actuator="Direct", idleAfter="2s", warmUp="0s", mode="Enforce"))
@@ -126,6 +142,15 @@ async def test_a_policy_that_is_not_valid_is_told_with_status_1(cluster, tmp_pat
     assert "IdlePolicy/research is not valid: spec.idleAfterUnderPressure: 1h is longer" in done.out
 
 
+async def test_a_word_that_the_api_would_refuse_is_not_valid(cluster, tmp_path):
+    file = written(tmp_path, policy(mode="enforce"), policy("other", actuator="direct"))
+    done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path))
+    assert done.status == 1
+    words = " ".join(done.out.split())
+    assert "IdlePolicy/research is not valid: spec.mode: 'enforce' is unknown; write 'Observe' or 'Enforce'" in words
+    assert "IdlePolicy/other is not valid: spec.actuator: 'direct' is unknown; write 'KEDA' or 'Direct'" in words
+
+
 @pytest.mark.parametrize(
     ("body", "problem"),
     [
@@ -134,7 +159,11 @@ async def test_a_policy_that_is_not_valid_is_told_with_status_1(cluster, tmp_pat
         (policy(idleafter="1h"), "spec.idleafter is no field; there are activeAbove"),
         (policy(selector={"kind": ["Job"]}), "spec.selector.kind is no field; there are gpuModels, kinds"),
         (policy(exclude=[{}, {"untill": "x"}]), "spec.exclude[1].untill is no field; there are gpuModels"),
-        (policy(precedence="high"), "$.spec.precedence"),
+        (policy(budget={"atonce": 2}), "spec.budget.atonce is no field; there are atOnce, perPeriod"),
+        (policy(selector={"labels": {"app": "x"}}), "spec.selector.labels.app is no field; there are matchExpressions"),
+        (policy(wakeAt=[{"at": "08:00"}]), "spec.wakeAt[0].at is no field; there are days"),
+        (policy(precedence="high"), "IdlePolicy research: spec.precedence: expected int, got str"),
+        (policy(activeAbove=5), "IdlePolicy research: spec.activeAbove: expected str, got int; write it in quotes"),
         ("{", "policies.yaml"),
     ],
 )

@@ -55,7 +55,8 @@ async def test_a_workload_is_woken_by_the_name_of_its_job(cluster):
 async def test_a_workload_is_asked_to_come_back_when_there_is_room(cluster):
     done = await command_beside("wake", f"demo/{NAME}", "--when-free", "--kubeconfig", str(cluster.kubeconfig))
     assert done.out == (
-        f"ScalableWorkload demo/{NAME} comes back when its quota and nodes are free and no Workload waits for them.\n"
+        f"ScalableWorkload demo/{NAME}, if it is suspended, comes back when its quota and nodes are free and no "
+        "Workload waits for them.\n"
     ), done
     assert (await annotations(cluster))["idlegpu.io/wake"] == "WhenFree"
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import subprocess
 import sys
 
 from app.cli.command import command
@@ -107,3 +108,11 @@ async def run_python(script: str) -> list[str]:
     _, said = await started.communicate()
     assert started.returncode == 0, said.decode()
     return said.decode().splitlines(keepends=True)
+
+
+def test_logs_as_text_have_no_colours_where_no_terminal_shows_them():
+    program = "from scaler.reporting import logs; import structlog; logs.configure(level='info', style='text');"
+    words = [sys.executable, "-c", program + "structlog.get_logger().info('listening', port=1)"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stderr
+    assert "listening" in said
+    assert "\x1b" not in said

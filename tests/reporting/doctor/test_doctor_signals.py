@@ -90,6 +90,13 @@ SHOWN = {
         metrics(series(), series(pod="before", ends=NOW - timedelta(minutes=5))),
         "",
     ),
+    "one device handed from one pod to another half a minute ago": (
+        metrics(
+            series(pod="before", ends=NOW - timedelta(seconds=30)),
+            replace(series(), samples=[(NOW.timestamp(), 0.0)]),
+        ),
+        "",
+    ),
     "a node that offers its GPUs more than once": (
         metrics(series(), gpus=Gpus(allocatable=4, shared_nodes=["n1"], pods=TWO_GPUS.pods)),
         "warn Shared",

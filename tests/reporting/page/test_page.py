@@ -139,7 +139,7 @@ async def test_a_workload_has_all_that_explain_says_its_history_and_its_time_lin
         "idleAfter 30m built-in default",
         "GPU-notebook-0 node-a notebook-0 Idle gr_engine_active: peak 0 %, coverage 100 %",
         "11:55:00 UTC Warned Warned suspended soon ada",
-        "W Warning its owner is told",
+        "W Warning its owner is notified",
         "12:05:00 UTC Deadline",
         "gr_engine_active, the newest first",
         "Source: samples in this process's memory.",
