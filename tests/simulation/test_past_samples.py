@@ -57,6 +57,10 @@ def openmetrics():
         f'UUID="GPU-{pod}",modelName="H100"}} {found} {at_s}'
         for at_s, pod, found in sorted(samples(), key=lambda each: each[1])
     ]
+    lines += [
+        f'DCGM_FI_DEV_GPU_UTIL{{namespace="gpu-operator",pod="dcgm-1",UUID="GPU-free",modelName="H100"}} 0 {at_s}'
+        for at_s in range(BEGIN_S, END_S, 60)
+    ]
     lines += ["# TYPE kube_pod_owner gauge"]
     owners = (("a", "Job", "train-0"), ("b", "Job", "train-0"), ("c", "ReplicaSet", "web-1"))
     lines += [

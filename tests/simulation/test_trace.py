@@ -234,7 +234,7 @@ def test_what_is_not_known_is_left_out_and_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "column time and namespace and pod and gpu and signal and value is missing"),
+        ("", "columns time, namespace, pod, gpu, signal, value are missing"),
         (text_of([], COLUMNS[:-1]), "column value is missing"),
         (text_of([(BEGIN, "team", "a")]), "line 2: 3 values for 6 columns"),
         (text_of([("noon", "team", "a", "g", "gpu_util", 1)]), "time 'noon' is neither Unix seconds nor RFC 3339"),

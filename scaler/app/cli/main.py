@@ -590,6 +590,8 @@ def simulate(
         csv=csv,
         as_json=as_json,
     )
+    if trace is not None and not since:
+        _refuse({"--cache": cache, "--prometheus-url": prometheus_url}, "only with --since")
     if workloads is None and not gpus and not compare:
         _refuse({"--price": price}, "only with --gpus")
         sys.exit(run_simulate(flags))

@@ -166,12 +166,18 @@ def _rule_signal(signals: Sequence[Signal]) -> str:
     return next((each.name for each in signals if each.name == "gpu_util"), signals[0].name)
 
 
+_FLAGS = {"idleAfter": "--idle-after", "warmUp": "--warm-up", "activeAbove": "--active-above"}
+
+
 def _overrides(**metadata: str) -> Overrides:
     """Flags are written as trigger metadata is. Raises: ConfigurationError."""
     try:
         return parse_metadata({key: text for key, text in metadata.items() if text})
     except MetadataError as error:
-        raise ConfigurationError(str(error).replace("trigger metadata", "flag")) from None
+        text = str(error)
+        for key, flag in _FLAGS.items():
+            text = text.replace(f"trigger metadata '{key}'", flag)
+        raise ConfigurationError(text) from None
 
 
 def _merged(first: Overrides, second: Overrides) -> Overrides:
@@ -245,9 +251,8 @@ def render(answer: Json, width: int) -> RenderableType:
     )
     rows = [_line(each, answer["trace"]["currency"]) for each in answer["policies"]]
     rows += [_line(each, None, style="dim") for each in answer["published"]]
-    parts: list[RenderableType] = [head, "", table_or_list(_HEADINGS, rows, width)]
-    parts += [*_curve(answer, width), *_reasons(answer)]
-    parts += [Text(each, style="yellow") for each in answer["notes"]]
+    parts: list[RenderableType] = [head, *(Text(each, style="yellow") for each in answer["notes"])]
+    parts += ["", table_or_list(_HEADINGS, rows, width), *_curve(answer, width), *_reasons(answer)]
     return Group(*parts)
 
 
@@ -255,18 +260,23 @@ def _line(case: Json, currency: str | None, style: str = "") -> list[str | Text]
     freed = f"{case['freedGpuHours']:,.1f}"
     if currency and "freedCost" in case:
         freed += f" ({case['freedCost']:,.0f} {currency})"
-    share = case["returnsWithin60m"] / case["suspensions"] if case["suspensions"] else 0.0
     cells = [
         case["name"],
         freed,
         f"{case['freedShare']:.1%}",
         f"{case['suspensions']:,}",
-        f"{case['returnsWithin15m']:,} ({case['regretShare']:.0%})",
-        f"{case['returnsWithin60m']:,} ({share:.0%})",
+        _returns(case, "returnsWithin15m"),
+        _returns(case, "returnsWithin60m"),
         f"{case['interruptedGpuHours']:,.0f}",
         f"{case['unknownGpuHours']:,.1f}",
     ]
     return [Text(each, style=style) for each in cells]
+
+
+def _returns(case: Json, within: str) -> str:
+    """Where nothing was suspended there is nothing to come back from."""
+    suspensions = case["suspensions"]
+    return f"{case[within]:,} ({case[within] / suspensions:.0%})" if suspensions else "–"
 
 
 def _curve(answer: Json, width: int) -> Iterator[RenderableType]:
@@ -281,7 +291,7 @@ def _curve(answer: Json, width: int) -> Iterator[RenderableType]:
             each["activeAbove"],
             f"{each['freedShare']:.1%}",
             Text("█" * round(24 * each["freedShare"] / longest), style="green"),
-            f"{each['regretShare']:.0%}",
+            f"{each['regretShare']:.0%}" if each["suspensions"] else "–",
             Text("█" * round(24 * each["regretShare"]), style="red"),
         ]
         for each in points

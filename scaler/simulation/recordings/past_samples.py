@@ -16,12 +16,12 @@ import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,16 +238,48 @@ def include(
 
     `identify`: whose a series is, by the rules of the settings. Raises: SourceError where a file cannot be read.
     """
-    unidentified = 0
+    unidentified, exporters = 0, _exporters(parts, identify)
     for part in parts:
-        try:
-            said, size = json.loads(part.series_path.read_bytes()), part.samples_path.stat().st_size
-        except (OSError, ValueError) as error:
-            raise SourceError(f"{part.series_path} cannot be read ({error}); remove it", transient=False) from None
+        said, size = _read_series(part)
         recording.blanks += said["blanks"]
-        owners = [identify(each) for each in said["labels"]]
+        owners = [_holder(each, identify, exporters) for each in said["labels"]]
         unidentified += owners.count(None)
         positions = [-1 if each is None else recording.position(part.signal.name, each) for each in owners]
         if size:
             recording.include(part.samples_path, positions)
     return unidentified
+
+
+def _read_series(part: PastPart) -> tuple[dict[str, Any], int]:
+    """What is said of its series, and the size of the file with their samples."""
+    try:
+        return json.loads(part.series_path.read_bytes()), part.samples_path.stat().st_size
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{part.series_path} cannot be read ({error}); remove it", transient=False) from None
+
+
+Labels = Mapping[str, str]
+Exporter = tuple[str, str]
+"""(job, namespace) of a scrape's target."""
+
+
+def _exporters(parts: Sequence[PastPart], identify: Callable[[Labels], GpuSeries | None]) -> set[Exporter]:
+    """Those whose series name another pod than the exporter's own by the rules, as `exported_pod` does."""
+    series = ((labels, identify(labels)) for part in parts for labels in _read_series(part)[0]["labels"])
+    return {_exporter(labels) for labels, found in series if found is not None and not _is_own(labels, found)}
+
+
+def _holder(
+    labels: Labels, identify: Callable[[Labels], GpuSeries | None], exporters: Collection[Exporter]
+) -> GpuSeries | None:
+    """None where no pod holds the GPU: such series of an exporter have no other pod than the exporter's own."""
+    found = identify(labels)
+    return None if found is not None and _is_own(labels, found) and _exporter(labels) in exporters else found
+
+
+def _is_own(labels: Labels, found: GpuSeries) -> bool:
+    return (labels.get("namespace"), labels.get("pod")) == (found.namespace, found.pod)
+
+
+def _exporter(labels: Labels) -> Exporter:
+    return labels.get("job", ""), labels.get("namespace", "")

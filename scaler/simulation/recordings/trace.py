@@ -79,7 +79,8 @@ def read_trace(
         for columns, first_line in read(path, taking.reading, progress):
             taking.take(columns, first_line)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error, _BadLineError) as error:
-        raise ConfigurationError(f"trace {path}: {error}") from None
+        words = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ConfigurationError(f"trace {path}: {words}") from None
     recording.flush()
     if not recording.samples:
         names = ", ".join(each.name for each in signals)
@@ -237,7 +238,8 @@ def _check(names: Sequence[str], reading: TraceReading) -> None:
     missing = [each for each in REQUIRED if each not in names]
     if missing:
         raise _BadLineError(
-            f"column {' and '.join(missing)} is missing; the first line must name the columns: {','.join(REQUIRED)}"
+            f"{'columns' if missing[1:] else 'column'} {', '.join(missing)} {'are' if missing[1:] else 'is'} missing; "
+            f"the first line must name the columns: {','.join(REQUIRED)}"
         )
 
 

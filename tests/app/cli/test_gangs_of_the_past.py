@@ -138,6 +138,7 @@ def simulate(prometheus: str, folder: Path, *flags: str, cluster: str = "one") -
     settings = folder / "settings.yaml"
     document = {
         "signals": [{"name": "gpu_util", "metrics": ["UTIL"], "unit": "percent"}],
+        "defaults": {"idleAfter": "30m"},
         "prometheus": {"url": prometheus, "matchers": {"cluster": cluster}},
     }
     settings.write_text(json.dumps(document), encoding="utf-8")
