@@ -78,15 +78,14 @@ def record_past(
         raise ConfigurationError(
             f"no sample of any signal of a pod in the last {since} ({unidentified} series name no pod or no GPU)"
         )
-    notes = [f"samples are kept in {folder}; remove it when they are needed no more"]
     remade = recording.tell_remade_pods_apart(_SILENCE)
-    notes += [_note_of_outage(*each) for each in recording.outages]
+    notes = [_note_of_outage(*each) for each in recording.outages]
     if remade:
         silence = format_duration(_SILENCE)
         notes.append(
             f"{remade:,} pods count as made anew: nothing was recorded under their names for more than {silence}"
         )
-    return notes
+    return [*notes, f"samples are kept in {folder}; remove it when they are needed no more"]
 
 
 def _note_of_outage(begin_s: float, end_s: float) -> str:
