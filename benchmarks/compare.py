@@ -106,7 +106,7 @@ def csv_of(jobs: Sequence[SimulatedJob]) -> Iterator[str]:
 
 def run(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], policy: GangPolicy) -> PolicyReport:
     began = time.process_time()
-    found = simulate_gangs(jobs, quota, policy, GangTimes())
+    found = simulate_gangs(jobs, quota, policy, GangTimes(idle_after=timedelta(minutes=30)))
     simulated = time.process_time()
     report = report_of(found)
     print(
