@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 from builders import NOON, TRUST
 from decision.demo_cluster import JOBS, STEP_SECONDS, STRETCH, DemoCluster
+from decision.random_fleet import DEFAULTS
 from loops_builders import TICK, evaluator_of, stamp
 from scaler_sandbox.demo import ACTS
 from scaler_sandbox.fleet import Fleet
@@ -149,7 +150,7 @@ class DemoFleet:
         self.source = DemoSource(self.cluster.fleet)
         self.decision_cache = DecisionCache(max_age=3 * TICK, clock=self.clock.monotonic)
         self.evaluator = evaluator_of(
-            self.cluster.copies, self.source, self.decision_cache, lambda: self.now, trust=TRUST
+            self.cluster.copies, self.source, self.decision_cache, lambda: self.now, trust=TRUST, defaults=DEFAULTS
         )
         self.told = 0
         """Acts that were told to the end."""

@@ -26,6 +26,7 @@ from scaler.decision.describe import decision_status, prevailing
 from scaler.decision.evaluation import Evaluator
 from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
+from scaler.idleness.policy import Overrides
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Unknown
 from scaler.kube.discovery import Scale
@@ -37,6 +38,8 @@ NAMES = [f"job-{number}" for number in range(6)]
 NAMESPACES = (NAMESPACE, "other")
 SIGNALS = (GR_ENGINE, GPU_UTIL)
 METADATA = ({"idleAfter": "5m", "warmUp": "1m"}, {"idleAfter": "5m", "warmUp": "3m", "gpus": "any"}, {})
+DEFAULTS = Overrides(idle_after=timedelta(minutes=30))
+"""As they were when weeks were recorded."""
 LONG_IDLE = {"idleAfter": "12m", "warmUp": "0s", "activeAbove": "30%", "reclaim": "OnPressure"}
 BOOST = {"idleAfter": "4m", "warmUp": "0s", "mode": "observe", "reclaim": "PriorityBoost"}
 
@@ -130,7 +133,9 @@ class RandomFleet:
     def _evaluator(self) -> Evaluator:
         cache = DecisionCache(max_age=timedelta(hours=2), clock=lambda: self.now.timestamp())
         query = WakeQuery(name="asked", promql="asked", namespaces=frozenset({NAMESPACE}))
-        return evaluator_of(self.cluster, self.source, cache, lambda: self.now, trust=TRUST, wake_queries=[query])
+        return evaluator_of(
+            self.cluster, self.source, cache, lambda: self.now, trust=TRUST, wake_queries=[query], defaults=DEFAULTS
+        )
 
     # ---------------------------------------------------------------------------------------------------- what happens
 

@@ -81,6 +81,7 @@ class AnswersStory(GangStory):
         if not self.stopped([NOTEBOOK]):
             raise TimeoutError("the notebook runs although the gang has all GPUs")
         await self.world.delete(JOB, NAMESPACE, self.gang)
+        self.look()  # before what follows from it
         self.world.fleet.set_activity(NAMESPACE, f"{NOTEBOOK}-*", 0.85, noise=0.05)
         await self.run_of(NOTEBOOK)
         self._suspended = time.monotonic() - since
