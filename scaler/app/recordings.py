@@ -90,7 +90,7 @@ def record_past(
 
 def _note_of_outage(begin_s: float, end_s: float) -> str:
     begin, end = (datetime.fromtimestamp(each, UTC).strftime("%Y-%m-%d %H:%M") for each in (begin_s, end_s))
-    return f"nothing is recorded of any pod from {begin} to {end} UTC: that time is left out"
+    return f"nothing is recorded of any pod from {begin} to {end} UTC"
 
 
 def past_workloads(

@@ -83,6 +83,25 @@ def test_it_recommends_a_window(more: Mapping[str, Any], words: str):
     assert words in _html_of(answer(**more))
 
 
+def test_where_nothing_is_suspended_there_is_no_regret():
+    nothing = answer()["policies"][0] | totals(0.0, 0.0, suspensions=0)
+    html = _html_of(
+        answer(
+            policies=[nothing],
+            curve=[point("10m", 0.0, 0.0) | {"suspensions": 0}],
+            recommendation={"acceptedRegret": 0.1, "idleAfter": None},
+        )
+    )
+    assert "No window of the curve suspends anything." in html
+    assert '<dt>regretted</dt><dd class="value">–</dd>' in html
+
+
+@pytest.mark.parametrize(("accepted", "is_left_of_it"), [(0.1, False), (1.0, True)])
+def test_the_label_of_the_accepted_regret_stays_in_the_drawing(accepted: float, is_left_of_it: bool):
+    html = _html_of(answer(recommendation={"acceptedRegret": accepted, "idleAfter": None}))
+    assert ('text-anchor="end">accepted</text>' in html) is is_left_of_it
+
+
 def test_time_without_an_answer_may_be_too_short_to_show():
     case = answer()["policies"][0] | {"unknownReasons": {"SampleGap": 0.0}, "gpuHours": 0.0}
     assert "SampleGap" in _html_of(answer(policies=[case]))
