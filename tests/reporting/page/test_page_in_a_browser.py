@@ -140,7 +140,11 @@ async def test_what_changed_while_it_was_loaded_is_not_missed(tmp_path: Path) ->
 async def test_updates_can_be_paused(tmp_path: Path) -> None:
     async with watched(tmp_path) as (browser, url, one), browser.page() as page:
         await page.open(url + "/")
-        await settles(lambda: is_live(page))
+
+        async def has_updated_at_once() -> bool:
+            return len(page.of(f"{url}/")) == 2
+
+        await settles(has_updated_at_once)
         await page.run("document.querySelector('#live button').click()")
         assert await page.run("document.getElementById('live').textContent") == "PausedResume updates"
         one.workload("team-c", "newcomer", NOT_NEEDED, idle_since=at(-3000))
