@@ -4,9 +4,10 @@
     uv run python -m benchmarks.scale --write    # 1,000 to 100,000 GPUs: table and chart of docs/performance.md
 
 ScaledObjects, half of them over Kueue Workloads and half over Deployments, which share the GPUs evenly, one to a pod:
-two signals, collected every 30 s, judged over 30 min. A tick falls on every 15 s, in virtual time: it is run as soon as
-the one before has ended. Each source has a process of its own, so that its memory is its own. `--json` prints one
-object, of HTTP: `tick_cpu_seconds` (median), `stall_worst_ms`, `first_tick_seconds`, `resident_mb`, `gpus`, `targets`.
+two signals and energy, collected every 30 s, judged over 30 min. A tick falls on every 15 s, in virtual time: it is
+run as soon as the one before has ended. Each source has a process of its own, so that its memory is its own. `--json`
+prints one object, of HTTP: `tick_cpu_seconds` (median), `stall_worst_ms`, `first_tick_seconds`, `resident_mb`, `gpus`,
+`targets`.
 
 * in-process: the source makes the samples itself, as the evaluation takes them. What is measured is ours alone.
 * HTTP: the same samples from an HTTP server in another process, through `PrometheusSource`: JSON included.
@@ -52,7 +53,7 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
-from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
+from scaler.idleness.gpu import DEFAULT_SIGNALS, ENERGY, Signal, Unit
 from scaler.idleness.policy import Trust
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.relabel import DEFAULT_RULES
@@ -156,12 +157,18 @@ class Gpu:
         return self.number // self.pods_per_target % 2 == 0
 
     def value(self, at_s: float, unit: Unit) -> float:
+        if unit is Unit.COUNT:  # mJ, at 60 W
+            return 60_000 * at_s
         busy = 0.5 + at_s // COLLECTED_EVERY_S % 997 / 2000 if self.works else 0.0
         return round(100 * busy) if unit is Unit.PERCENT else busy
 
     def times(self, after_s: float, until_s: float) -> range:
         first = int((after_s - self.phase_s) // COLLECTED_EVERY_S + 1) * COLLECTED_EVERY_S + self.phase_s
         return range(first, int(until_s) + 1, COLLECTED_EVERY_S)
+
+
+READ = (*DEFAULT_SIGNALS, ENERGY)
+"""What every tick reads."""
 
 
 def namespace_of(target: int) -> str:
@@ -211,8 +218,7 @@ class InProcessSource:
     def __init__(self, fleet: Fleet) -> None:
         self._gpus = fleet.all()
         self._keys = {
-            signal.name: [msgspec.json.encode(gpu.labels(signal.metrics[0])) for gpu in self._gpus]
-            for signal in DEFAULT_SIGNALS
+            signal.name: [msgspec.json.encode(gpu.labels(signal.metrics[0])) for gpu in self._gpus] for signal in READ
         }
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
@@ -229,7 +235,7 @@ async def serve(fleet: Fleet) -> None:
     os.nice(19)  # what is measured goes first, and so does its load
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    served = {signal.metrics[0]: signal for signal in DEFAULT_SIGNALS}
+    served = {signal.metrics[0]: signal for signal in READ}
     gpus = fleet.all()
     prefixes = {metric: [b'{"metric":' + msgspec.json.encode(gpu.labels(metric)) for gpu in gpus] for metric in served}
 
@@ -258,7 +264,7 @@ async def serve(fleet: Fleet) -> None:
 
 
 def _values(gpu: Gpu, signal: Signal, after_s: float, until_s: float) -> bytes:
-    samples = [[at_s, f"{gpu.value(at_s, signal.unit):g}"] for at_s in gpu.times(after_s, until_s)]
+    samples = [[at_s, f"{gpu.value(at_s, signal.unit):.15g}"] for at_s in gpu.times(after_s, until_s)]
     return b',"values":' + msgspec.json.encode(samples) + b"}"
 
 

@@ -99,11 +99,12 @@ class Holders:
                 places = range(begin, min(begin + AT_ONCE // per, len(self.targets)))
                 keys = [key for place in places for key in self.keys(signal, place)]
                 works = np.repeat(_works(np.arange(begin, places.stop), times), per, axis=0)
+                energy = np.tile(60_000 * times, len(keys))  # mJ, at 60 W
                 yield SeriesBatch(
                     keys=keys,
                     counts=[len(times)] * len(keys),
                     at_s=np.tile(times, len(keys)),
-                    values=works.reshape(-1) * 0.7 * scale,
+                    values=energy if signal.unit is Unit.COUNT else works.reshape(-1) * 0.7 * scale,
                     labels_of=lambda n, keys=keys: msgspec.json.decode(keys[n]),  # type: ignore[misc]
                 )
 

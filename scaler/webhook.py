@@ -21,7 +21,8 @@ from pathlib import Path
 
 import aiohttp
 
-from scaler.errors import ScalerError
+from scaler.documents import read_secret
+from scaler.errors import ConfigurationError, ScalerError
 
 _OK = range(200, 300)
 _MOST_RETRY_AFTER_S = 24 * 3600.0
@@ -50,10 +51,9 @@ class Receiver:
 def secret_of(file: Path, what: str) -> str:
     """What the file holds now, on one line. Raises: SendError."""
     try:
-        text = file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise SendError(f"{what} {file}: {reason}") from None
+        text = read_secret(file).strip()
+    except ConfigurationError as error:
+        raise SendError(f"{what} {error}") from None
     if not text or not text.isprintable():
         raise SendError(f"{what} {file}: must be one line of text")
     return text

@@ -68,6 +68,7 @@ def gpu_evidence(
     gpu: str = "GPU-0",
     pod: str = "worker-0",
     last_active_at: datetime | None = None,
+    unseen_until: datetime | None = None,
     windows: Mapping[str, Window] | None = None,
 ) -> GpuEvidence:
     """One quiet GPU."""
@@ -79,6 +80,7 @@ def gpu_evidence(
         verdict=verdict or Idle(),
         windows={"gr_engine_active": window(), "gpu_util": window()} if windows is None else windows,
         last_active_at=last_active_at,
+        unseen_until=unseen_until,
     )
 
 

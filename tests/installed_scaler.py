@@ -32,7 +32,7 @@ from scaler_sandbox.sandbox import Sandbox
 
 Json = dict[str, Any]
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 120.0
 _END_SECONDS = 30.0
 
 

@@ -30,6 +30,7 @@ from scaler.decision.evaluation import EvaluationConfig, EvaluationTick, Evaluat
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.trigger_metadata import parse_metadata
+from scaler.decision.workloads import group_of
 from scaler.errors import MetadataError
 from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
 from scaler.idleness.policy import Overrides, Trust
@@ -38,10 +39,12 @@ from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.object_cache import Index, Indexer, T
-from scaler.kube.objects.core import Pod, decode
+from scaler.kube.objects.core import ObjectMeta, OwnerReference, Pod, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.nodes import Node
+from scaler.kube.objects.resources import Resource
 from scaler.kube.reflector import Reflecting, State
 from scaler.samples.source import InstantQuerySource, SignalSource
 from scaler.samples.wake_queries import WakeQueries, WakeQuery
@@ -193,6 +196,28 @@ class MemoryScales(ScaleSubresources):
     def __init__(self) -> None:
         self.scales: dict[str, Scale | Unknown] = {}
         """By the name of the target."""
+        self.owners: dict[tuple[str, str, str], ObjectMeta] = {}
+        """Targets and owners of pods, by (apiVersion, kind, name)."""
+        self.asked: list[OwnerReference] = []
+
+    def put(self, kind: tuple[str, str], name: str, *owners: OwnerReference) -> None:
+        """An object that is owned, and may own others; its UID is `uid-NAME`."""
+        self.owners[(*kind, name)] = ObjectMeta(
+            name=name, namespace=NAMESPACE, uid=f"uid-{name}", owner_references=owners
+        )
+
+    def object_of(self, namespace: str, target: ScaleTargetRef) -> tuple[Resource, ObjectMeta] | None:
+        kind = target.api_version, target.kind
+        resource = Resource(group=group_of(kind[0]), version="v1", plural=f"{kind[1].lower()}s", kind=kind[1])
+        found = self.owners.get((*kind, target.name))
+        return None if found is None else (resource, found)
+
+    def owner(self, namespace: str, reference: OwnerReference) -> ObjectMeta | Unknown:
+        self.asked.append(reference)
+        found = self.owners.get((reference.api_version, reference.kind, reference.name))
+        if found is not None and found.uid == reference.uid:
+            return found
+        return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=f"{reference.name} is not known")
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing to ask."""
@@ -201,7 +226,7 @@ class MemoryScales(ScaleSubresources):
         """Nothing was read."""
 
     def revision(self, namespace: str) -> Hashable:
-        return tuple(sorted(self.scales.items(), key=lambda each: each[0]))
+        return *sorted(self.scales.items(), key=lambda each: each[0]), *self.owners.items()
 
     def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         missing = Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"{target} does not exist")
@@ -220,6 +245,7 @@ class MemoryCluster:
     pods: MemoryStore[Pod] = field(default_factory=lambda: MemoryStore(pod_indexes(GPUS)))
     scales: MemoryScales = field(default_factory=MemoryScales)
     remote: RemoteVerdicts = field(default_factory=NoRemoteVerdicts)
+    nodes: MemoryStore[Node] = field(default_factory=MemoryStore)
 
     def read(self) -> ClusterState:
         return ClusterState(
@@ -229,6 +255,7 @@ class MemoryCluster:
             pods=self.pods,
             gpus=GPUS,
             remote=self.remote,
+            nodes=self.nodes,
         )
 
     def go_silent(self, seconds: float) -> None:
@@ -278,7 +305,7 @@ def deployment(
     *,
     gpus: int = 1,
     replicas: int = 1,
-    node: str = "node-b",
+    node: str = "node-a",
     started: datetime | None = LONG_AGO,
     metadata: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,

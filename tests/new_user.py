@@ -46,8 +46,8 @@ HURRIED: Json = {
     "serviceMonitor": {"interval": "500ms"},
 }
 """Values for half a second where a cluster takes half a minute; patient where a busy machine makes samples late."""
-HURRIED_TRIGGER = {"idleAfter": "3s", "warmUp": "0s"}
-SECONDS = 40.0
+HURRIED_TRIGGER = {"idleAfter": "8s", "warmUp": "0s"}
+SECONDS = 120.0
 """How long anything may take."""
 _TRIES = 4
 
@@ -276,7 +276,9 @@ async def a_cluster(
         await exits.enter_async_context(scaler)
         helm = Helm(beside=HURRIED | (values or {}))
         yield Terminal(world=world, scaler=scaler, prometheus=prometheus.url, targets=files, helm=helm)
-        assert "Forbidden" not in scaler.log()
+        # Nothing can be recorded in a namespace that is being deleted, whoever asks.
+        refused = [line for line in scaler.log().splitlines() if "Forbidden" in line]
+        assert [line for line in refused if "because it is being terminated" not in line] == []
         assert names.unknown == []
         await world.kill(Component.KEDA)
 

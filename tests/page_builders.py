@@ -120,6 +120,7 @@ class PageSite:
         *,
         gpus: int = 1,
         idle_since: datetime | None = None,
+        idle_at_least: bool = False,
         warned_at: datetime | None = None,
         policy: Policy = a_policy(),  # noqa: B008 (immutable)
         desired: int = 1,
@@ -137,6 +138,7 @@ class PageSite:
             answer,
             verdict=verdict if desired else None,
             idle_since=idle_since,
+            idle_at_least=idle_at_least,
             policy=policy,
             target=a_target(desired_replicas=desired, warned_at=warned_at),
         )

@@ -70,6 +70,23 @@ def warns(good: bytes) -> Reply:
     return Reply(json.dumps({**answer, "warnings": ["store sidecar-1 did not answer"]}).encode())
 
 
+def is_partial(good: bytes) -> Reply:
+    """Every second series, marked as VictoriaMetrics does it without one of its stores."""
+    answer = json.loads(good)
+    answer["data"]["result"] = answer["data"]["result"][::2]
+    return Reply(json.dumps({**answer, "isPartial": True}).encode())
+
+
+def names_another(good: bytes) -> Reply:
+    """Series of a metric that nobody asked for."""
+    return Reply(good.replace(b'"__name__": "', b'"__name__": "OTHER_'))
+
+
+def names_none(good: bytes) -> Reply:
+    """Series without a name, as functions give them."""
+    return Reply(good.replace(b'"__name__": ', b'"metric": '))
+
+
 def is_empty(good: bytes) -> Reply:
     """Success, and nothing in it."""
     answer = json.loads(good)
@@ -144,6 +161,22 @@ class ScriptedPrometheus:
         return Reply(reply.body, reply.status, {"Content-Type": "application/json", "Date": date, **reply.headers})
 
 
+class ExactNamesOnly(ScriptedPrometheus):
+    """Refuses queries as Google Managed Prometheus does.
+
+    Source: GoogleCloudPlatform/prometheus-engine, issue 1601.
+    """
+
+    def answer(self, promql: str, at_s: float) -> tuple[int, bytes]:
+        if "__name__=~" not in promql:
+            return super().answer(promql, at_s)
+        error = (
+            'invalid parameter "query": substitute queries failed: convert vector selector failed: '
+            "=~ is an unsupported matchtype for the __name__ label: invalid argument"
+        )
+        return 400, json.dumps({"status": "error", "errorType": "bad_data", "error": error}).encode()
+
+
 def _success(result_type: str, result: list[Any]) -> bytes:
     return json.dumps({"status": "success", "data": {"resultType": result_type, "result": result}}).encode()
 
@@ -154,4 +187,4 @@ def text(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    return f"{value:.0f}" if value.is_integer() else repr(value)
+    return f"{value:.0f}" if float(value).is_integer() else repr(value)

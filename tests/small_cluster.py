@@ -259,7 +259,7 @@ def pod_json(name: str, owner_uid: str, *, annotated: bool, running: bool) -> Js
     }
 
 
-async def until(condition: Callable[[], Any], *, seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], Any], *, seconds: float = 120.0) -> None:
     """Waits until the condition holds; a condition may be awaitable. Raises: TimeoutError."""
     async with asyncio.timeout(seconds):
         while True:

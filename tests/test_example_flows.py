@@ -62,11 +62,11 @@ class Played:
     def pods(self, namespace, prefix):
         return [pod for pod in self.world.all(POD, namespace) if pod["metadata"]["name"].startswith(prefix)]
 
-    async def admitted(self, *job, owner=JOB, within=30.0):
+    async def admitted(self, *job, owner=JOB, within=120.0):
         what = f"the admission of {'/'.join(job)}; its check: {self.check_of(*job)}"
         await self.world.wait_for(lambda: self.is_true("Admitted", *job, owner=owner), what, within=within)
 
-    async def says(self, words, *job, within=30.0):
+    async def says(self, words, *job, within=120.0):
         """Waits until the check has these words for the Workload."""
 
         def is_said():
@@ -167,7 +167,7 @@ async def test_one_gpu_goes_to_the_higher_priority_at_once_and_back_when_that_is
         assert not flow.is_true("QuotaReserved", "team-b", "train")
 
         flow.world.fleet.set_activity("team-a", "*", 0.0)
-        await flow.admitted("team-b", "train", within=30)
+        await flow.admitted("team-b", "train")
         assert flow.phase("team-a", "notebook") in ("Suspended", "Suspending")
 
         await flow.world.patch(SCALABLE_WORKLOAD, "team-a", "notebook", {"spec": {"replicas": 1}})
@@ -225,7 +225,7 @@ async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_
         await flow.apply("pretrain.yaml")
         await flow.says("waits for", "vision", "pretrain")
         assert not flow.pods("vision", "pretrain")
-        await flow.admitted("vision", "pretrain", within=30)
+        await flow.admitted("vision", "pretrain")
         requests = flow.world.all(PROVISIONING_REQUEST, "vision")
         asked = [each["spec"]["podSets"][0]["count"] for each in requests]
         assert asked == ([2] if machines == 1 else [])

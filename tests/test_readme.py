@@ -26,7 +26,7 @@ def test_the_map_has_every_folder_of_the_program() -> None:
 def test_every_folder_of_the_map_has_its_layer() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     [block] = re.findall(r'^containers = \["scaler"\]\nlayers = \[\n(.*?)^\]', text, re.MULTILINE | re.DOTALL)
-    assert set(re.findall(r'"(\w+)"', block)) == {*FOLDERS, "webhook", "clock", "errors"}
+    assert set(re.findall(r'"(\w+)"', block)) == {*FOLDERS, "webhook", "documents", "clock", "errors"}
 
 
 def test_every_verb_has_its_help_on_the_page() -> None:

@@ -31,10 +31,15 @@ SERVICE_ACCOUNT = "idle-gpu-scaler"
 
 
 def account() -> list[dict[str, Any]]:
-    """Its namespace, its ServiceAccount, and the roles that let this do what the program does, and no more."""
+    """Its namespace, its ServiceAccount, and the roles that let this do what the program does, and no more.
+
+    Requests for nodes among it, as the chart grants them with `rbac.provisioning`.
+    """
     folder = packaged("kustomize/base")
     texts = [(folder / f"{name}.yaml").read_text(encoding="utf-8") for name in ("namespace", "serviceaccount", "roles")]
-    return [body for text in texts for body in yaml.safe_load_all(text)]
+    provisioning = [each for each in REQUIRED_RULES if each.part is RuleUser.PROVISIONING]
+    granted = _granted(f"{SERVICE_ACCOUNT}-provisioning", provisioning, "Cluster", {})
+    return [*(body for text in texts for body in yaml.safe_load_all(text)), *granted]
 
 
 _KUEUE_NAMESPACE = "kueue-system"

@@ -351,7 +351,7 @@ class Sandbox:
                     return workload
         return None
 
-    async def wait_for(self, predicate: Callable[[], T], what: str = "it", *, within: float = 30.0) -> T:
+    async def wait_for(self, predicate: Callable[[], T], what: str = "it", *, within: float = 120.0) -> T:
         """The predicate's value as soon as it is true.
 
         Units: `within` in seconds. Raises: TimeoutError that says what was waited for.

@@ -1,6 +1,7 @@
 """How a story is shown: as JSON Lines, as plain lines, or live on a terminal."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -130,10 +131,11 @@ class JsonTimeline:
 
 
 class PlainTimeline:
-    """One line per entry, for pipes and logs."""
+    """One line per entry, for pipes and logs. Where the width is known, lines are folded between words."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._is_piped = not console.is_terminal and "COLUMNS" not in os.environ
 
     def showing(
         self,
@@ -141,14 +143,14 @@ class PlainTimeline:
         act: PlayedAct,  # noqa: ARG002
         introduction: Text,
     ) -> AbstractContextManager[object]:
-        self._console.print(introduction, soft_wrap=True)
+        self._console.print(introduction, soft_wrap=self._is_piped)
         return nullcontext()
 
     def tell(self, entry: StoryEntry) -> None:
-        self._console.print(_line(entry), soft_wrap=True)
+        self._console.print(_line(entry, None if self._is_piped else self._console.width), soft_wrap=True)
 
     def finish(self, ending: DemoOutcome) -> None:
-        self._console.print(_shown(ending), soft_wrap=True)
+        self._console.print(_shown(ending), soft_wrap=self._is_piped)
 
     def addresses(self, title: str, addresses: Mapping[str, str]) -> None:
         self._console.print(_address_table(title, addresses), soft_wrap=True)
@@ -205,15 +207,31 @@ FIFTH_ACT = Text.assemble(
 )
 
 
-def _line(entry: StoryEntry) -> Text:
+def _line(entry: StoryEntry, width: int | None) -> Text:
     event, about, _, message = entry.news
     kind, _, name = about.partition("/")
-    return Text.assemble(
+    head = Text.assemble(
         (f"{entry.t:6.1f}s ", "dim"),
         (f"{event:<13}", _STYLES.get(event, "")),
         (f"{name:<18} ", "bold" if kind in {"RayCluster", "Job"} else ""),
-        (message, ""),
     )
+    return head.append(message if width is None else folded(message, width, begin=len(head)))
+
+
+_SENTENCE, _INDENT = 26, 8
+"""Columns that a sentence needs to stand in a column of its own; else it goes on below the event."""
+
+
+def folded(message: str, width: int, *, begin: int) -> str:
+    """The message in lines of the width, the first from column `begin` on. No word is broken."""
+    indent = begin if width - begin >= _SENTENCE else _INDENT
+    lines, column = [""], begin
+    for word in message.split():
+        if column + len(word) > width and column > indent:
+            lines, column = [*lines, " " * indent], indent
+        lines[-1] += f"{word} "
+        column += len(word) + 1
+    return "\n".join(line.rstrip() for line in lines)
 
 
 def _shown(ending: DemoOutcome) -> RenderableType:

@@ -35,10 +35,11 @@ from scaler.admission.policy import (
 )
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
 from scaler.decision.cluster_state import ObjectLister
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.core import UNREADABLE, Json, condition, condition_patch, decode
+from scaler.kube.objects.core import Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource

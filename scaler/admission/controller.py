@@ -45,10 +45,11 @@ from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.admission.provisioning.requests import assignments_of
 from scaler.admission.workload import entry_patch, reserved_workload_of, yield_patch
 from scaler.clock import SYSTEM_CLOCK, Clock, every
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.watch_backoff import Backoff

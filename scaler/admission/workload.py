@@ -36,9 +36,10 @@ from scaler.admission.provisioning.requests import (
     counts_of,
     reserved_at,
 )
+from scaler.documents import UNREADABLE
 from scaler.kube import scheduling as core
 from scaler.kube.objects import kueue_workloads as kube
-from scaler.kube.objects.core import UNREADABLE, condition, guard, is_true, stamp
+from scaler.kube.objects.core import condition, guard, is_true, stamp
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import AdmissionCheckState, Workload
 from scaler.kube.scheduling import NodeSelection

@@ -6,6 +6,7 @@ from reconciling, and writes nothing else.
 """
 
 import asyncio
+import math
 import os
 import socket
 from typing import TypeAlias
@@ -16,7 +17,7 @@ from scaler.admission.planner import ReclaimAnswers
 from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import FleetReporter, Settings
-from scaler.app.wiring import Wiring, max_evaluation_age
+from scaler.app.wiring import Wiring, max_evaluation_age, trigger_target
 from scaler.attachment.controller import AttachmentController
 from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
@@ -36,6 +37,7 @@ from scaler.reporting.metric_declarations import set_series
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
+from scaler.suspension.keep_record import SUFFIX
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.suspension.suspend_at import SuspendAtController
@@ -53,6 +55,10 @@ Controller: TypeAlias = (
 )
 
 
+_LEADERLESS_SECONDS = 120.0
+"""Without a leader for this long no replica is ready: a crash of its holder leaves the Lease alone for some seconds."""
+
+
 class LeaderControllers:
     """What runs while this replica leads. Subscribes, so it is to be constructed once."""
 
@@ -65,7 +71,9 @@ class LeaderControllers:
             wiring.cluster,
             wiring.decision_cache,
             recorder,
+            keeps_in=(lease_namespace(settings) or "default", settings.lease_name + SUFFIX),
             budgets=wiring.planner.policy_budgets,
+            scales=wiring.scales,
             entered=sink.entered,
         )
         answers = ReclaimAnswers(is_planning=settings.reclaim.pressure)
@@ -101,7 +109,7 @@ class LeaderControllers:
             observe=sink.metrics.boosted_workloads.set,
         )
         self.attachment = _attachment(settings, wiring, api)
-        self._notifications = wiring.notifications(api, sink)
+        self._notifications = wiring.notifications(api, sink, reconciler.own)
         before_suspend = wiring.before_suspend(api, recorder, sink)
         suspend_at = SuspendAtController(
             api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)
@@ -152,7 +160,7 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
         cluster=wiring.cluster,
         policies=wiring.idle_policies,
         jobs=wiring.jobs(changed=woken.set),
-        target=wiring.trigger_target,
+        target=trigger_target(settings),
         told_by=settings.notifications.told_by_messages(),
         max_age=settings.kubernetes.max_view_age,
         woken=woken,
@@ -210,6 +218,16 @@ class Leadership:
         else:
             await self._candidate().run(asyncio.Event().wait)
 
+    def leaderless(self) -> list[str]:
+        """Why nothing is reconciled: no replica leads yet, or none has for long. Empty where none is to reconcile."""
+        lease, elector = self._settings.kubernetes.lease, self._elector
+        seconds = math.inf if elector is None else elector.leaderless_seconds
+        if not self._settings.writes or seconds < max(_LEADERLESS_SECONDS, 2 * lease.duration.total_seconds()):
+            return []
+        why = elector.problem if elector is not None and elector.problem else "it was not tried yet"
+        since = "yet" if math.isinf(seconds) else f"for {seconds:.0f} s"
+        return [f"no replica has held Lease {lease.name} {since}, so that nothing is reconciled: {why}"]
+
     def wake(self) -> None:
         if self.controllers is not None:
             self.controllers.wake()
@@ -231,20 +249,14 @@ class Leadership:
     @property
     def _takes_turns(self) -> bool:
         """Whether replicas that reconcile nothing elect one that shows the metrics of the cluster."""
-        return self._settings.metrics.fleet is None and bool(self._lease_namespace)
-
-    @property
-    def _lease_namespace(self) -> str:
-        """Empty where this process is in no cluster, and none is named."""
-        kubernetes = self._settings.kubernetes
-        return kubernetes.lease.namespace or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None)
+        return self._settings.metrics.fleet is None and bool(lease_namespace(self._settings))
 
     def _candidate(self) -> LeaderElector:
         """For the Lease of the settings. Whether it leads is a metric."""
         lease = self._settings.kubernetes.lease
         elector = LeaderElector(
             self._wiring.transport,
-            namespace=self._lease_namespace or "default",
+            namespace=lease_namespace(self._settings) or "default",
             name=self._settings.lease_name,
             identity=os.environ.get("POD_NAME") or socket.gethostname(),
             timing=LeaseTiming(
@@ -262,6 +274,7 @@ class Leadership:
         lost = self._sink.metrics.events_lost_total.inc
         recorder = EventRecorder(wiring.transport, instance=elector.identity, lost=lost)
         api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader)
+        wiring.evaluator.led_until = lambda: elector.led_until
         if "reconciler" in self._settings.components:
             self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)
         if wiring.hub is not None:
@@ -283,6 +296,12 @@ class Leadership:
             for each in (self.controllers, self.dispatcher):
                 if each is not None:
                     tasks.create_task(each.run(), name="leading")
+
+
+def lease_namespace(settings: Settings) -> str:
+    """Empty where this process is in no cluster, and none is named."""
+    kubernetes = settings.kubernetes
+    return kubernetes.lease.namespace or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None)
 
 
 def pod_namespace(*, has_kubeconfig: bool) -> str:

@@ -2,8 +2,9 @@
 
 Laws:
 
-* A pod with GPUs is kept with all of its labels, as scale selectors may choose any; one that may be found by its
-  Workload with the labels by which it is. Of annotations only those of the Workload and of its end are read.
+* A pod with GPUs, or devices that may be some, is kept with all of its labels, as scale selectors may choose any; one
+  that may be found by its Workload with the labels by which it is. Of annotations only those of its Workloads and of
+  its end are read, conditions only where no node has it.
 * Any other pod matters for what nodes have free, and only while it holds some of a node: without nodes, before it is
   bound and once it is over it is not kept. DaemonSets and the like are no jobs that Kueue manages, so none of their
   pods is found by its owner.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
-from scaler.decision.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION
+from scaler.decision.cluster_state import JOB_NAME_LABELS, SLICE_ANNOTATION, WORKLOAD_ANNOTATION
 from scaler.decision.workloads import SUSPEND_AT
 from scaler.kube.objects.core import Condition, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from scaler.kube.objects.gpu_pods import GpuResources
@@ -28,7 +29,7 @@ from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL
 
 _READ_LABELS = frozenset({*JOB_NAME_LABELS.values(), PODSET_LABEL})
-_READ_ANNOTATIONS = (WORKLOAD_ANNOTATION, SUSPEND_AT)
+_READ_ANNOTATIONS = frozenset({WORKLOAD_ANNOTATION, SLICE_ANNOTATION, SUSPEND_AT})
 _WITHOUT_WORKLOAD = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "DaemonSet"), ("v1", "Node")})
 """Owners of pods that own no Workload."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -38,11 +39,11 @@ def kept_pods(gpus: GpuResources, *, with_nodes: bool) -> Callable[[Pod], Pod | 
     """`with_nodes`: whether it matters what nodes have free."""
 
     def kept(pod: Pod) -> Pod | None:
-        if gpus.of_pod(pod.spec):
+        if gpus.may_be_held_by(pod.spec):
             return _pod(pod, pod.metadata.labels, pod.metadata.owner_references)
         labels = {key: pod.metadata.labels[key] for key in _READ_LABELS & pod.metadata.labels.keys()}
         owners = _found_by(pod.metadata.owner_references)
-        if labels or owners or WORKLOAD_ANNOTATION in pod.metadata.annotations:
+        if labels or owners or pod.metadata.annotations.keys() & _READ_ANNOTATIONS:
             return _pod(pod, labels, owners)
         return _pod(pod, {}, ()) if with_nodes and not holds_no_node(pod) else None
 
@@ -59,7 +60,7 @@ def _pod(pod: Pod, labels: dict[str, str], owners: tuple[OwnerReference, ...]) -
     return Pod(
         metadata=replace(_metadata(pod.metadata, labels, named, owners), creation_timestamp=None),
         spec=_spec(pod.spec),
-        status=_status(pod.status),
+        status=_status(pod),
     )
 
 
@@ -90,10 +91,15 @@ def _spec(spec: PodSpec) -> PodSpec:
     return replace(shared(replace(spec, node_name="")), node_name=shared_text(spec.node_name))
 
 
-def _status(status: PodStatus) -> PodStatus:
-    """Of its containers, those that run."""
-    running = [each for each in (*status.container_statuses, *status.init_container_statuses) if each.state.running]
-    return PodStatus(phase=shared_text(status.phase), container_statuses=tuple(map(shared, running)))
+def _status(pod: Pod) -> PodStatus:
+    """Until its node has taken it up, it says when the pod was created."""
+    status = pod.status
+    return PodStatus(
+        phase=shared_text(status.phase),
+        start_time=shared_time(status.start_time or pod.metadata.creation_timestamp),
+        conditions=() if pod.spec.node_name else status.conditions,
+        container_statuses=tuple(map(shared, (*status.container_statuses, *status.init_container_statuses))),
+    )
 
 
 def kept_workload(workload: Workload) -> Workload:

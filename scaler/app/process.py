@@ -17,7 +17,7 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.metrics_source import NO_METRICS_SOURCE
 from scaler.app.server_tls import ServerCertificates
 from scaler.app.settings.model import Settings
-from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age
+from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age, trigger_target
 from scaler.attachment.controller import IdlePolicies
 from scaler.attachment.objects import TriggerTarget
 from scaler.attachment.policy import AttachmentPolicy
@@ -33,7 +33,7 @@ from scaler.reporting.views.policy_trial import PolicyTrial
 log = structlog.get_logger(__name__)
 
 _LIST_SECONDS = 20.0
-
+_READINESS_SECONDS = 1.0
 
 _SWITCH_INTERVAL_S = 0.001
 _M_TRIM_THRESHOLD, _TRIM_BYTES = -1, 128 * 1024
@@ -122,7 +122,7 @@ class Runtime:
         """The decision on one ScaledObject, or on what it scales. Raises: ScalerError where there is none."""
         explanation = self._explanation(*key)
         if explanation is None:
-            missing = "; ".join(self.unready()) or "there is no such ScaledObject with an external trigger"
+            missing = "; ".join(self._cold()) or "there is no such ScaledObject with an external trigger"
             raise ScalerError(f"ScaledObject {key[0]}/{key[1]}: {missing}")
         return explanation
 
@@ -141,7 +141,7 @@ class Runtime:
             wiring.evaluator,
             IdlePolicies(wiring.transport, namespaces=namespaces, hooks=self.settings.hook_timeouts),
             wiring.jobs(changed=lambda: None),
-            wiring.trigger_target or TriggerTarget(scaler_address=""),
+            trigger_target(self.settings) or TriggerTarget(scaler_address=""),
         )
         return await trial.run(given)
 
@@ -252,6 +252,8 @@ class Runtime:
         self._spawn("evaluation", self._evaluate())
         self._spawn("re-evaluation", wiring.evaluator.follow())
         self._spawn("after evaluation", self._after_evaluations())
+        if self._server is not None:
+            self._spawn("readiness", self._show_readiness(self._server))
         self._spawn_all("reflector", [*wiring.reflectors.tasks(), *wiring.cluster_reflectors.tasks()])
         self._spawn_all("reflector of policies", [each.run() for each in wiring.idle_policies.all])
         self._spawn_all("hub", wiring.hub.tasks() if wiring.hub is not None else [])
@@ -277,7 +279,6 @@ class Runtime:
             self._evaluated.clear()
             evaluation = self.decision_cache.evaluation
             if ticked_at is None and self._server is not None:
-                await self._server.set_ready(True)
                 gc.freeze()
             if evaluation is not None and evaluation.at != ticked_at:
                 ticked_at = evaluation.at
@@ -293,9 +294,23 @@ class Runtime:
         limit = max_evaluation_age(self.settings, 2 * MISSED_TICKS).total_seconds()
         return [f"the evaluation loop has not ended a tick for {silent:.0f} s"] if silent > limit else []
 
+    async def _show_readiness(self, server: ExternalScalerServer) -> None:
+        """By gRPC, as HTTP says it whenever it is asked."""
+        while True:
+            await server.set_ready(not self.unready())
+            await asyncio.sleep(_READINESS_SECONDS)
+
     def unready(self) -> list[str]:
+        """Why it is not ready: it cannot answer yet, or what it answers is not carried out.
+
+        A rollout stops at a replica that may not hold the Lease. Without a leader no replica is ready, KEDA gets errors
+        and changes nothing, instead of scaling by half of what should happen.
+        """
         if self._stopping.is_set():
             return ["this process is stopping"]
+        return [*self._cold(), *self.leadership.leaderless()]
+
+    def _cold(self) -> list[str]:
         if self._wiring.source is NO_METRICS_SOURCE:
             return []  # a hub: there is nothing here that would be judged by samples
         return [] if self.decision_cache.is_ready else [self.decision_cache.why_cold]

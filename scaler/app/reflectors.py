@@ -33,6 +33,7 @@ from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import (
     CLUSTER_OFFER,
     POD,
@@ -66,6 +67,7 @@ class Reflectors:
         ) -> Reflector[T]:
             return Reflector(transport, resource, kind, namespaces=namespaces, indexes=indexes, keep=keep)
 
+        self._namespaces = namespaces
         self.scaled_objects = reflect(SCALED_OBJECT, ScaledObject, scaled_object_indexes(), kept_scaled_object)
         self.scalable_workloads = reflect(
             SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes(), kept_scalable_workload
@@ -78,7 +80,9 @@ class Reflectors:
         self.scalable_workloads.subscribe(self.switched.scalable_heard)
         self.scaling = ScalingObjects(self.scaled_objects, self.scalable_workloads)
 
-    def cluster(self, gpus: GpuResources, remote: RemoteVerdicts | None = None) -> ClusterState:
+    def cluster(
+        self, gpus: GpuResources, remote: RemoteVerdicts | None = None, *, nodes: Reflector[Node] | None = None
+    ) -> ClusterState:
         """`remote` is what other clusters say of what runs there; None: nothing is known of that."""
         return ClusterState(
             scaled_objects=self.scaling,
@@ -88,6 +92,8 @@ class Reflectors:
             gpus=gpus,
             switched=self.switched,
             remote=remote or NoRemoteVerdicts(),
+            nodes=nodes,
+            namespaces=self._namespaces,
         )
 
     @property

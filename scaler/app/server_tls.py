@@ -28,7 +28,7 @@ class ServerCertificates:
 
     @classmethod
     def of(cls, settings: Settings, metrics: Metrics) -> "ServerCertificates":
-        """Raises: UnusableError where files cannot be used."""
+        """Raises: ConfigurationError where files cannot be used."""
         grpc = _served(settings.grpc.tls, "grpc", metrics) if "scaler" in settings.components else None
         http = _served(settings.http.tls, "http", metrics)
         _warn_without_tls(settings)

@@ -4,7 +4,7 @@ Every replica has all of it, whether or not it ever leads; so has a verb that an
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,6 @@ from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
-from scaler.idleness.gpu import Signal
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
@@ -76,6 +75,7 @@ from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
 from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import BoostSwitch
+from scaler.suspension.reconciler import OwnRecord
 
 MISSED_TICKS = 3
 """Evaluations that may be missed before decisions expire, and twice that before the process is unhealthy."""
@@ -106,7 +106,8 @@ class Wiring:
         self.reflectors = Reflectors(transport, gpus, kubernetes.namespaces, max_age=kubernetes.max_view_age)
         self.cluster_reflectors = ClusterReflectors(transport, is_confined=bool(kubernetes.namespaces))
         self.hub = self._hub()
-        self.cluster = self.reflectors.cluster(gpus, self.hub.answers if self.hub is not None else None)
+        nodes = None if kubernetes.namespaces else self.cluster_reflectors.nodes
+        self.cluster = self.reflectors.cluster(gpus, self.hub.answers if self.hub is not None else None, nodes=nodes)
         self.decision_cache = self._empty_cache()
         changed = ChangedScaledObjects()
         self.re_evaluation = ReEvaluation(reflectors=self.reflectors, cluster=self.cluster, touch=changed.add)
@@ -150,20 +151,6 @@ class Wiring:
         """None where only some are watched, and their labels may not be read."""
         return None if self.cluster_reflectors.is_confined else self.cluster_reflectors.quota.namespaces
 
-    @property
-    def trigger_target(self) -> TriggerTarget | None:
-        """How KEDA reaches this scaler; None where the settings do not say."""
-        keda, reference = self._settings.keda, self._settings.keda.authentication_ref
-        if not keda.scaler_addresses:
-            return None
-        return TriggerTarget(
-            scaler_address=keda.scaler_addresses[0],
-            authentication=None if reference is None else reference.model_dump(),
-            enable_tls=keda.enable_tls,
-            polling_interval_s=round(keda.polling_interval.total_seconds()),
-            cooldown_s=round(keda.cooldown_period.total_seconds()),
-        )
-
     def jobs(self, *, changed: Callable[[], None]) -> JobWatch:
         return JobWatch(
             self.transport,
@@ -201,10 +188,12 @@ class Wiring:
             observe=sink.offered,
         )
 
-    def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:
+    def notifications(
+        self, api: LeaderApi, observer: NotificationsObserver, own: Mapping[str, OwnRecord]
+    ) -> NotificationController:
         """Of the leader. It reads what is watched already, and runs only where targets are configured."""
         settings = self._settings.notifications
-        workloads = NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces)
+        workloads = NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces, own)
         configured, digest = configured_notifications(settings, observer), None
         if settings.digest is not None and isinstance(self.source, PrometheusSource):
             digest = WeeklyDigest(
@@ -364,6 +353,7 @@ class Wiring:
                 EvaluationConfig,
                 trust=trust,
                 defaults=settings.defaults.overrides(),
+                limits=settings.limits,
                 max_view_age=settings.kubernetes.max_view_age,
                 scaler_addresses=frozenset(settings.keda.scaler_addresses),
                 told_by=settings.notifications.told_by_messages(),
@@ -373,7 +363,7 @@ class Wiring:
             scales=self.scales,
             sampler=Sampler(
                 self.source,
-                signals=[signal.into(Signal) for signal in settings.signals],
+                signals=[signal.signal() for signal in settings.signals],
                 rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
                 trust=trust,
                 overlap=settings.evaluation.overlap,
@@ -444,6 +434,20 @@ class Wiring:
             quota=self.planner.view.look,
             nominations=self._nominations,
         )
+
+
+def trigger_target(settings: Settings) -> TriggerTarget | None:
+    """How KEDA reaches this scaler; None where the settings do not say."""
+    keda, reference, has_tls = settings.keda, settings.keda.authentication_ref, settings.grpc.tls is not None
+    if not keda.scaler_addresses:
+        return None
+    return TriggerTarget(
+        scaler_address=keda.scaler_addresses[0],
+        authentication=None if reference is None else reference.model_dump(),
+        enable_tls=has_tls if keda.enable_tls is None else keda.enable_tls,
+        polling_interval_s=round(keda.polling_interval.total_seconds()),
+        cooldown_s=round(keda.cooldown_period.total_seconds()),
+    )
 
 
 def max_evaluation_age(settings: Settings, ticks: int = MISSED_TICKS) -> timedelta:

@@ -6,7 +6,8 @@ Laws:
   of that kind is met; until it is listed the job is not known, and nothing is done about it.
 * Single pods and groups that Kueue admits one by one belong to a Deployment, StatefulSet or LeaderWorkerSet, which is
   the job then.
-* A Notebook or InferenceService is the job, and not what its controller makes of it.
+* A Notebook, InferenceService or LeaderWorkerSet is the job, and not what its controller makes of it. What a controller
+  of another kind makes is not attached: nothing is known of what that does about replicas.
 * A job whose Workload has finished is none any more.
 """
 
@@ -20,7 +21,7 @@ import msgspec
 
 from scaler.attachment.policy import Job
 from scaler.clock import Turns
-from scaler.decision.cluster_state import ClusterState, seconds_since_heard
+from scaler.decision.cluster_state import JOB_NAME_LABELS, ClusterState, seconds_since_heard
 from scaler.decision.switches import SWITCHES, Switch
 from scaler.decision.workloads import OF_OWNERS, group_of
 from scaler.errors import KubeError
@@ -31,7 +32,7 @@ from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
-from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET, Resource
+from scaler.kube.objects.resources import DEPLOYMENT, JOB_KINDS, LEADER_WORKER_SET, STATEFUL_SET, Resource
 from scaler.kube.objects.scaled_kinds import ScaledKind
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Denied, Reflector
@@ -237,7 +238,8 @@ class JobWatch:
             queue=metadata.labels.get(QUEUE_LABEL, ""),
             priority_class=metadata.labels.get(PRIORITY_LABEL) or min(names, default=""),
             gpu_models=self._models_of(pods),
-            problem=f"it has {replicas} replicas; only what has one is scaled between 1 and 0" if replicas > 1 else "",
+            problem=controlled_by_other(metadata)
+            or (f"it has {replicas} replicas; only what has one is scaled between 1 and 0" if replicas > 1 else ""),
             is_remote_copy=MULTIKUEUE_ORIGIN in metadata.labels,
         )
 
@@ -261,7 +263,7 @@ class JobWatch:
             or spec.template.spec.priority_class_name
             or spec.predictor.priority_class_name,
             gpu_models=self._models_of(pods),
-            problem=switch.refusal(found),
+            problem=controlled_by_other(metadata) or switch.refusal(found),
         )
 
     def _models_of(self, pods: Iterable[GpuPod]) -> frozenset[str] | None:
@@ -283,24 +285,45 @@ def _selector(resource: Resource, found: ScaledKind) -> str:
     """Of its pods."""
     labels = found.spec.selector.match_labels
     if resource == LEADER_WORKER_SET:
-        labels = {"leaderworkerset.sigs.k8s.io/name": found.metadata.name}
+        labels = {JOB_NAME_LABELS[resource.kind]: found.metadata.name}
     return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _with_gpus(gpus: GpuResources) -> Keep[ScaledKind]:
     def kept(found: ScaledKind) -> ScaledKind | None:
         asks = any(gpus.of_pod(each.spec) for each in found.spec.templates)
-        is_job = asks and not _is_made_of_switched(found.metadata)
-        return msgspec.structs.replace(found, metadata=_read(found.metadata)) if is_job else None
+        is_job = asks and not is_part_of_job(found.metadata)
+        owners = found.metadata.owner_references
+        metadata = msgspec.structs.replace(_read(found.metadata), owner_references=owners)
+        return msgspec.structs.replace(found, metadata=metadata) if is_job else None
 
     return kept
 
 
-def _is_made_of_switched(metadata: ObjectMeta) -> bool:
-    """Whether it is a Notebook's or an InferenceService's, whose controller would undo what KEDA does to it."""
+_KNOWN_OWNERS = frozenset((each.group, each.kind) for each in (*JOB_KINDS, *SCALED_KINDS))
+_LEADER = ("", "Pod")
+"""The owner of the StatefulSet with a group's workers. Source: LeaderWorkerSet, pkg/controllers/pod_controller.go."""
+
+
+def is_part_of_job(metadata: ObjectMeta) -> bool:
+    """Whether it is made for another job that is known: a Notebook's, an InferenceService's, a LeaderWorkerSet's.
+
+    Scaled by itself it would be half a gang, and the job's controller would undo it.
+    """
     owner = metadata.controller_owner
-    is_owned = owner is not None and (group_of(owner.api_version), owner.kind) in SWITCHES
+    kind = None if owner is None else (group_of(owner.api_version), owner.kind)
+    is_workers = kind == _LEADER and JOB_NAME_LABELS[LEADER_WORKER_SET.kind] in metadata.labels
+    is_owned = is_workers or kind in SWITCHES or kind in _KNOWN_OWNERS
     return is_owned or any(each.pod_label in metadata.labels for each in SWITCHES.values())
+
+
+def controlled_by_other(metadata: ObjectMeta) -> str:
+    """Why a job with another controller is not attached, in words; empty for one without."""
+    owner = metadata.controller_owner
+    if owner is None:
+        return ""
+    what = f"its controller is {owner.kind} {owner.name}, which may set its replicas back"
+    return f"{what}; where that one lets others scale it, write a ScaledObject for it"
 
 
 def _metadata_read(found: PartialObjectMetadata) -> PartialObjectMetadata:

@@ -45,6 +45,7 @@ from scaler.decision.cluster_state import ObjectLister
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL, NotifyTargets
+from scaler.documents import UNREADABLE
 from scaler.kube.objects.core import Json, ObjectMeta
 from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import IdlePolicyStatus, ScalableWorkload
@@ -207,9 +208,9 @@ def _for_job(
     if said.actuator == DIRECT:
         standing.attached += 1
         return list(_attach_directly(job, said, attached, standing))
+    standing.attached += target is not None or attached.has(job)
     if target is None:
         return []
-    standing.attached += 1
     return list(_attach(job, said, attached, target, standing))
 
 
@@ -221,6 +222,8 @@ def _observe(
         standing.problems.append(f"{job}: {said.problem}")
     key, writes = (job.namespace, attached_name(job)), list[Write]()
     ours, direct = attached.keda(key), attached.scalable_workloads.get(*key)
+    standing.attached += attached.has(job)
+    standing.suspended += direct is not None and is_ours(direct.metadata) and direct.spec.replicas == 0
     if target is not None and ours is not None and is_ours(ours.metadata):
         writes += updated(ours, scaled_object(job, said, target))
     if direct is not None and is_ours(direct.metadata) and direct.spec.actuator == DIRECT:
@@ -299,7 +302,7 @@ def _copy_requests(found: ScalableWorkload | ScaledObject, job: Job) -> list[Wri
     metadata = found.metadata
     try:
         before = msgspec.json.decode(metadata.annotations.get(COPIED_ANNOTATION, "{}"), type=dict[str, str])
-    except msgspec.DecodeError:
+    except UNREADABLE:
         before = {}
     if before == job.annotations or metadata.deletion_timestamp is not None:
         return []

@@ -8,10 +8,10 @@ The first row that applies, from above:
 | asked to be at 0, and not there yet                        | Suspending |
 | at 0, or deactivated by another client                     | Suspended  |
 | a plan takes it                                            | Granted    |
-| its answer is not known                                    | Unknown    |
+| its answer is not known, or some of its pods do not run    | Unknown    |
 | a wake-up is requested, or it waits, or its pods start     | Waking     |
 | excluded                                                   | Excluded   |
-| kept, or in demand                                         | Kept       |
+| kept, in demand, or set back by another client             | Kept       |
 | idle, and KEDA gets 0                                      | Suspending |
 | idle, mode observe                                         | Observing  |
 | quiet, and its owner is warned                             | Warned     |
@@ -21,22 +21,25 @@ The first row that applies, from above:
 Every state, what begins it and what may come before it is in `STATES`; the picture in docs/policies.md is made from it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
 from textwrap import shorten
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from scaler.decision.decision import OF_ALL, Active, Decision, standing_warning
-from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.decision import FOUND_IDLE, OF_ALL, Active, Answer, Decision, Quiet, asked_for, standing_warning
+from scaler.decision.target_state import Phase, SetBack, TargetState
 from scaler.decision.workloads import BY_HTTP, BY_LINK, BY_WHEN_FREE, HISTORY_ANNOTATION, WAKE_ANNOTATION
+from scaler.documents import UNREADABLE
 from scaler.idleness.policy import Reclaim
-from scaler.idleness.reasons import DecisionReason
+from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
-from scaler.kube.objects.core import UNREADABLE
 
 
 class CandidateState(StrEnum):
@@ -102,7 +105,10 @@ STATES: Mapping[CandidateState, StateRow] = {
         meaning="it shall run, and not all of its pods do yet",  # Resumed, WaitingForQuota
         after=frozenset({_S.SUSPENDED, _S.SUSPENDING, _S.BUSY, _S.IDLE, _S.WARNED, _S.UNKNOWN, _S.KEPT, _S.EXCLUDED}),
     ),
-    _S.KEPT: StateRow(meaning="kept by its owner or by demand, whatever its GPUs do", event=DecisionReason.KEPT),
+    _S.KEPT: StateRow(
+        meaning="kept by its owner, by demand, or by a client that starts it again and again, whatever its GPUs do",
+        event=DecisionReason.KEPT,
+    ),
     _S.EXCLUDED: StateRow(meaning="excluded by an annotation", event=DecisionReason.EXCLUDED),
     _S.OBSERVING: StateRow(meaning="idle; mode observe only reports it", event=DecisionReason.OBSERVE_ONLY),
     _S.UNKNOWN: StateRow(meaning="not known; it stays as it is", event="Unknown", is_warning=True),
@@ -114,11 +120,13 @@ _OF_REASON: Mapping[DecisionReason, CandidateState | None] = {
     DecisionReason.RECLAIMED: _S.GRANTED,
     DecisionReason.WAKING: _S.WAKING,
     DecisionReason.STARTING: _S.WAKING,
+    DecisionReason.PODS_NOT_RUNNING: _S.UNKNOWN,
     DecisionReason.WAITING_FOR_QUOTA: _S.WAKING,
     DecisionReason.WAITING_FOR_CHECKS: _S.WAKING,
     DecisionReason.WAITING_FOR_WORKLOAD: _S.WAKING,
     DecisionReason.EXCLUDED: _S.EXCLUDED,
     DecisionReason.KEPT: _S.KEPT,
+    DecisionReason.SET_BACK: _S.KEPT,
     DecisionReason.GPUS_IDLE: _S.SUSPENDING,
     DecisionReason.OBSERVE_ONLY: _S.OBSERVING,
     DecisionReason.WARMING_UP: _S.BUSY,
@@ -180,6 +188,12 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     reason: str = ""
     message: str = ""
     by: str = ""
+    idle_since: datetime | None = None
+    """Since when its GPUs are idle, of one that is warned or suspended for that."""
+    idle_at_least: bool = False
+    """Whether that is a bound."""
+    times: int = 0
+    """How often in a row another client has set back its suspension, this one included; 0 for any other line."""
 
 
 def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
@@ -194,6 +208,60 @@ def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
     return [line for line in lines if line.at.tzinfo is not None]
 
 
+def lines_of(history: Iterable[bytes | msgspec.Raw]) -> list[HistoryLine]:
+    """Those that can be read."""
+    found = []
+    for each in history:
+        with suppress(*UNREADABLE):
+            found.append(msgspec.json.decode(each, type=HistoryLine))
+    return found
+
+
+def shortened(history: Sequence[HistoryLine], most: int) -> list[HistoryLine]:
+    """The last lines, and the last one of a suspension that was set back, which counts for longer."""
+    older = [line for line in history[: 1 - most] if line.times]
+    return [*older[-1:], *history[1 - most :]] if older else [*history[-most:]]
+
+
+def set_back_of(history: Sequence[HistoryLine]) -> SetBack | None:
+    """When its suspension was set back last; None where that is not told."""
+    found = (line for line in reversed(history) if line.times and line.at.tzinfo is not None)
+    return next((SetBack(line.at, line.times, line.by) for line in found), None)
+
+
+def next_set_back(
+    history: Sequence[HistoryLine], decision: Decision, *, down_since: datetime | None, now: datetime
+) -> SetBack | None:
+    """Whether another client has started what was suspended for being idle, and how often in a row; nothing where it
+    was asked for, or does not run yet.
+
+    `down_since`: since when it is known to have been suspended, or its pods to be new, apart from its history: it may
+    have been at 0 for so short a time that no line tells of it.
+    """
+    run = takewhile(lambda line: line.state in (*_DOWN, _S.UNKNOWN), reversed(history))
+    down = [line for line in run if line.state in _DOWN]
+    is_up = decision.target.desired_replicas > 0 or decision.target.is_started_by_other
+    if not is_up or not any(line.reason in FOUND_IDLE for line in down) or asked_for(decision, now):
+        return None
+    if all(line.state != _S.SUSPENDED for line in down) and (down_since is None or down_since < down[-1].at):
+        return None
+    last, policy = set_back_of(history), decision.policy
+    soon = max(_SOON, 3 * (policy.warm_up + policy.idle_after) / 2)
+    is_again = last is not None and last.at <= now <= last.left_alone_until + soon
+    return SetBack(now.replace(microsecond=0), 1 + (last.times if last is not None and is_again else 0))
+
+
+_SOON = timedelta(hours=1)
+"""Who sets back two suspensions within this time does so in a row; or within half as long again as the policy takes to
+suspend it anew, where that is longer. It does not count for how long it was left alone."""
+
+
+def waking_since(history: Sequence[HistoryLine]) -> datetime | None:
+    """Since when it shall run and does not, by its history; None where its last line says otherwise."""
+    waking = takewhile(lambda line: line.state in (_S.WAKING, _S.UNKNOWN), reversed(history))
+    return min((line.at for line in waking if line.at.tzinfo is not None), default=None)
+
+
 def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime | None:
     """When it was suspended last; of one that `is_down`, this time. None where that is not told, or not yet."""
     for line in reversed(history):
@@ -204,7 +272,18 @@ def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime |
     return None
 
 
+def quiet_of(history: Sequence[HistoryLine], *, until: datetime) -> Quiet | None:
+    """Since when it is quiet by its last lines: a bound, as a line begins a while after work has ended.
+
+    None where the last line tells of something else. `until` is up to when these lines were written.
+    """
+    lines = [*takewhile(lambda line: line.state in _STILL_QUIET, reversed(history))]
+    return Quiet(since=lines[-1].at, at_least=True, until=until) if lines else None
+
+
+_STILL_QUIET = frozenset({CandidateState.IDLE, CandidateState.WARNED, CandidateState.OBSERVING})
 _DOWN = frozenset({CandidateState.SUSPENDING, CandidateState.SUSPENDED})
+_IS_IDLE = _STILL_QUIET | _DOWN | {CandidateState.GRANTED}
 _UP = frozenset({CandidateState.BUSY, CandidateState.IDLE, CandidateState.WARNED, CandidateState.OBSERVING})
 
 
@@ -263,6 +342,7 @@ def next_line(
     target: TargetState | None = None,
     warned_at: datetime | None = None,
     by: str = "",
+    set_back: SetBack | None = None,
     now: datetime,
 ) -> HistoryLine | None:
     """What is to be added to its history; None where it is in the state of its last line, or nothing is known.
@@ -273,21 +353,69 @@ def next_line(
     if decision is None or decision.answer.reason in OF_ALL:
         return None
     state = candidate_state(decision, target=target, warned_at=warned_at)
-    if before is not None and before.state == _S.SUSPENDED and state in _AFTER_WAKING:
+    if before is not None and (before.state == _S.SUSPENDED or set_back) and state in _AFTER_WAKING:
         state = _S.WAKING
     is_told = before is not None and before.state == state and not (state is _S.WARNED and _is_older(before, warned_at))
     if state is None or is_told:
         return None
-    answer, asked = decision.answer, state in _ASKED_FOR
-    return HistoryLine(
+    line = _line(before, decision, state, target or decision.target)
+    if set_back is not None and state is _S.WAKING:
+        reason, by = str(DecisionReason.SET_BACK), set_back.by
+        line = replace(line, reason=reason, message=set_back.words, times=set_back.times)
+    return replace(
+        line,
         at=now.replace(microsecond=0),
-        state=str(state),
-        reason=str(answer.reason),
-        message=shorten(answer.message, _LONGEST_MESSAGE, placeholder=" …"),
-        by=by if asked else "",
+        message=shorten(line.message, _LONGEST_MESSAGE, placeholder=" …"),
+        by=by if state in _ASKED_FOR else "",
     )
 
 
+def _line(before: HistoryLine | None, decision: Decision, state: CandidateState, target: TargetState) -> HistoryLine:
+    """The line of a state, with the answer's reason where that is of this state; else with what it was found from."""
+    answer = decision.answer
+    if state in _DOWN and answer.reason not in FOUND_IDLE and before is not None and before.reason in FOUND_IDLE:
+        return replace(before, state=str(state), message=f"suspended: {_idle(before)}")
+    line = HistoryLine(decision.decided_at, state, str(answer.reason), answer.message)
+    if state in _IS_IDLE:
+        line = replace(line, idle_since=decision.idle_since, idle_at_least=decision.idle_at_least)
+    if _tells(answer, state):
+        return line
+    message = _idle(line) if state in _STILL_QUIET else target.message or STATES[state].meaning
+    return replace(line, reason=str(_REASON_OF[state]), message=message)
+
+
+def _idle(line: HistoryLine) -> str:
+    at_least = "at least " * line.idle_at_least
+    return "its GPUs are idle" + (f" {at_least}since {line.idle_since:%Y-%m-%dT%H:%M:%SZ}" if line.idle_since else "")
+
+
+def _tells(answer: Answer, state: CandidateState) -> bool:
+    """Whether the answer's reason is one of this state."""
+    if isinstance(answer, Unknown):
+        return state is _S.UNKNOWN or (state is _S.SUSPENDING and answer.reason is UnknownReason.SUSPENDING)
+    own = _OF_REASON[answer.reason]
+    if state is _S.WARNED and answer.reason is DecisionReason.WARNED:
+        return False  # it is from before the warning, and says what that still waits for
+    return state is own or state in _ALSO.get(answer.reason, ()) or (own, state) == (_S.IDLE, _S.WARNED)
+
+
+_ALSO: Mapping[DecisionReason, Collection[CandidateState]] = {
+    DecisionReason.SUSPENDED: {_S.SUSPENDING},
+    DecisionReason.GPUS_IDLE: {_S.GRANTED, _S.SUSPENDED},
+    DecisionReason.RECLAIMED: {_S.SUSPENDING, _S.SUSPENDED},
+    DecisionReason.BEFORE_SUSPEND: {_S.GRANTED},
+    DecisionReason.IDLE_NOT_LONG_ENOUGH: {_S.IDLE, _S.WARNED},
+}
+"""States that an answer with this reason may be of, besides the reason's own."""
+_REASON_OF: Mapping[CandidateState, DecisionReason] = {
+    _S.IDLE: DecisionReason.IDLE_NOT_LONG_ENOUGH,
+    _S.WARNED: DecisionReason.WARNED,
+    _S.GRANTED: DecisionReason.RECLAIMED,
+    _S.SUSPENDING: DecisionReason.SUSPENDED,
+    _S.SUSPENDED: DecisionReason.SUSPENDED,
+    _S.WAKING: DecisionReason.WAKING,
+}
+"""Reasons of states that are found from something else than the answer, which may still be of the state before."""
 _AFTER_WAKING = _UP | {_S.KEPT, _S.EXCLUDED}
 
 

@@ -3,7 +3,7 @@
 Only observed state passes through here, from the reflectors' stores. Nothing is asked of the API.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from math import isfinite
@@ -12,6 +12,7 @@ from typing import Generic, Protocol, Required, TypedDict, TypeVar
 from scaler.clock import Turns
 from scaler.decision import target_state
 from scaler.decision.scale_subresources import scalable_workload_ref
+from scaler.decision.switched_objects import not_served
 from scaler.decision.switches import Switch, observe_switched, switch_of
 from scaler.decision.target_state import ObservedTarget
 from scaler.decision.workloads import (
@@ -30,6 +31,7 @@ from scaler.decision.workloads import (
     when_free_request,
 )
 from scaler.idleness import pods as core
+from scaler.idleness.gpu import GpuId
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
@@ -39,13 +41,20 @@ from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.nodes import Node, offers_shared
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 """On pods of admitted Workloads. Source: Kueue, with the feature gate TopologyAwareScheduling (on by default)."""
+SLICE_ANNOTATION = "kueue.x-k8s.io/workload-slice-name"
+"""On Workloads of an elastic job and on its pods: the first of its Workloads, which later ones replace one by one. Pods
+that run on keep the name of the Workload that they began under. Source: Kueue, KEP-77; pkg/workloadslicing, SliceName.
+"""
+REPLACED_ANNOTATION = "kueue.x-k8s.io/workload-slice-replacement-for"
+"""On a Workload: `namespace/name` of the one that it replaces. Source: as above."""
 
 JOB_NAME_LABELS = {
     "Job": "batch.kubernetes.io/job-name",
@@ -58,9 +67,10 @@ JOB_NAME_LABELS = {
     "PaddleJob": "training.kubeflow.org/job-name",
     "JAXJob": "training.kubeflow.org/job-name",
     "MPIJob": "training.kubeflow.org/job-name",
+    "LeaderWorkerSet": "leaderworkerset.sigs.k8s.io/name",
 }
-"""Labels by which pods name their job, for pods that carry no Workload annotation. Source: each kind's PodLabelSelector
-in Kueue's integrations."""
+"""Labels by which all pods of a job name it. Source: each kind's PodLabelSelector in Kueue's integrations; for leaders
+and workers of all groups LWS, api/leaderworkerset/v1, SetNameLabelKey."""
 
 EVERYWHERE = ""
 """In place of a namespace: all of them."""
@@ -151,24 +161,27 @@ class NoSwitchedObjects:
 
 
 def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
-    """Indexes of the pod store. Pods without GPUs are only found by their Workload."""
+    """Indexes of the pod store. Pods without GPUs, or devices that may be some, are only found by their Workload."""
 
     def by_workload(pod: Pod) -> Iterable[Hashable]:
         if name := pod.metadata.annotations.get(WORKLOAD_ANNOTATION):
             yield pod.metadata.namespace, name
 
+    def by_slice(pod: Pod) -> Iterable[Hashable]:
+        if name := pod.metadata.annotations.get(SLICE_ANNOTATION):
+            yield pod.metadata.namespace, name
+
     def by_owner(pod: Pod) -> Iterable[Hashable]:
         return (owner.uid for owner in pod.metadata.owner_references)
 
-    def by_job(pod: Pod) -> Iterable[Hashable]:
-        labels = pod.metadata.labels
-        return ((pod.metadata.namespace, key, labels[key]) for key in set(JOB_NAME_LABELS.values()) if key in labels)
-
     def with_gpus(pod: Pod) -> Iterable[Hashable]:
-        return (pod.metadata.namespace, EVERYWHERE) if gpus.of_pod(pod.spec) else ()
+        if gpus.may_be_held_by(pod.spec):
+            yield pod.metadata.namespace
+        if gpus.of_pod(pod.spec):
+            yield EVERYWHERE
 
     def by_label(pod: Pod) -> Iterable[Hashable]:
-        if gpus.of_pod(pod.spec):
+        if gpus.may_be_held_by(pod.spec):
             yield from ((pod.metadata.namespace, *each) for each in pod.metadata.labels.items() if is_indexed(each[0]))
 
     def told(pod: Pod) -> Iterable[Hashable]:
@@ -176,12 +189,22 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
 
     return {
         "workload": by_workload,
+        "slice": by_slice,
         "owner": by_owner,
-        "job": by_job,
+        "job": jobs_named_by,
         "gpus": with_gpus,
         "label": by_label,
         SUSPEND_AT: told,
     }
+
+
+_JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
+
+
+def jobs_named_by(pod: Pod) -> list[tuple[str, str, str]]:
+    """(namespace, label, its value) of each label by which it names a job."""
+    labels = pod.metadata.labels
+    return [(pod.metadata.namespace, key, labels[key]) for key in _JOB_LABELS & labels.keys()]
 
 
 _OF_ONE_POD = frozenset(
@@ -324,6 +347,10 @@ class ClusterState:
     gpus: GpuResources
     switched: SwitchedLister = field(default_factory=NoSwitchedObjects)
     remote: RemoteVerdicts = field(default_factory=NoRemoteVerdicts)
+    nodes: ObjectLister[Node] | None = None
+    """None where Nodes are not watched."""
+    namespaces: Collection[str] = ()
+    """Those that are watched; empty: all."""
     _gpu_pods: PerObjectCache[Pod, core.GpuPod] = field(default_factory=PerObjectCache, init=False, repr=False)
     _observed: PerObjectCache[Workload, target_state.ObservedWorkload] = field(
         default_factory=PerObjectCache, init=False, repr=False
@@ -349,6 +376,10 @@ class ClusterState:
             for name, followed in self._health(namespace).items()
             if not isfinite(seconds_since_heard(followed))
         )
+
+    def unserved_workloads(self, namespace: str) -> Unknown | None:
+        """Why there is no Workload in the namespace, where the API server serves none in our version."""
+        return not_served(WORKLOAD) if isinstance(self.workloads.within(namespace).state, Absent) else None
 
     def workload_of(self, scalable: ScalableWorkload) -> Workload | None:
         """The Kueue Workload that is scaled; of several of one job, the youngest that is not finished.
@@ -427,7 +458,7 @@ class ClusterState:
     def _observe(self, workload: Workload) -> target_state.ObservedWorkload:
         return self._observed.of(workload, lambda each: observe(each, self.gpus))
 
-    def _gpu_pod(self, pod: Pod) -> core.GpuPod:
+    def gpu_pod(self, pod: Pod) -> core.GpuPod:
         return self._gpu_pods.of(pod, lambda each: gpu_pod(each, self.gpus))
 
     async def forget_gone(self) -> None:
@@ -438,27 +469,85 @@ class ClusterState:
     def gpu_pods(self) -> Iterator[core.GpuPod]:
         """Every pod that holds GPUs of a node, in whatever namespace."""
         for pod in self.pods.by_index("gpus", EVERYWHERE):
-            seen = self._gpu_pod(pod)
+            seen = self.gpu_pod(pod)
             if seen.holds_gpus and (seen.node or seen.phase is core.PodPhase.RUNNING):
                 yield seen
 
+    def node_of(self, namespace: str, pod: str) -> str | None:
+        """The Node of a pod that holds GPUs, empty where it is not known; None where no such pod does."""
+        if self.namespaces and namespace not in self.namespaces:
+            return ""
+        found = self.pods.get(namespace, pod)
+        seen = None if found is None else self.gpu_pod(found)
+        return seen.node if seen is not None and seen.holds_gpus else None
+
+    def is_node(self, host: str) -> bool:
+        return self.nodes is not None and self.nodes.get("", host) is not None
+
+    def offers_shared(self, gpu: GpuId, node: str) -> bool:
+        """Whether the Node offers such GPUs more than once, as time-slicing and MPS do."""
+        found = self.nodes.get("", node) if self.nodes is not None else None
+        return found is not None and offers_shared(found, is_mig=gpu.is_mig)
+
+    def shared_nodes(self) -> tuple[str, ...]:
+        """The Nodes that offer any GPUs more than once."""
+        listed = self.nodes.items() if self.nodes is not None else ()
+        return tuple(x.metadata.name for x in listed if any(offers_shared(x, is_mig=mig) for mig in (False, True)))
+
     def pods_of_workload(self, workload: Workload) -> list[core.GpuPod]:
-        """The Workload's pods: those annotated with its name, or else those of the job that owns it."""
-        owner, job = workload.metadata.controller_owner, job_key(workload)
-        found = self.pods.by_index("workload", workload.metadata.key)
-        if not found and owner:
-            found = self.pods.by_index("owner", owner.uid)
-        if not found and job:
-            found = self.pods.by_index("job", job)
-        return [self._gpu_pod(pod) for pod in found]
+        """The Workload's pods: those annotated with its name or with that of a Workload that it has replaced, and those
+        that the job owns or that name it. One that names another Workload which is not over is that one's."""
+        namespace, owner = workload.metadata.namespace, workload.metadata.controller_owner
+        slices, job = self._slices(workload), job_key(workload)
+        found = [
+            *(
+                pod
+                for name in slices
+                for each in ("workload", "slice")
+                for pod in self.pods.by_index(each, (namespace, name))
+            ),
+            *(self.pods.by_index("owner", owner.uid) if owner else ()),
+            *(self.pods.by_index("job", job) if job else ()),
+        ]
+        return [self.gpu_pod(pod) for pod in self._whole(found) if not self._is_of_another(pod, slices)]
+
+    def _slices(self, workload: Workload) -> set[str]:
+        """Names of the Workloads under which its pods may have begun: its own, and those that it has replaced."""
+        names, left = {workload.metadata.name}, [workload]
+        while left:
+            annotations = left.pop().metadata.annotations
+            replaced = annotations.get(REPLACED_ANNOTATION, "").rpartition("/")[2]
+            earlier = {annotations.get(SLICE_ANNOTATION, ""), replaced} - names - {""}
+            names |= earlier
+            left += [each for name in earlier if (each := self.workloads.get(workload.metadata.namespace, name))]
+        return names
+
+    def _is_of_another(self, pod: Pod, slices: Container[str]) -> bool:
+        name = pod.metadata.annotations.get(WORKLOAD_ANNOTATION)
+        if name is None or name in slices:
+            return False
+        other = self.workloads.get(pod.metadata.namespace, name)
+        return other is not None and not self._observe(other).finished
 
     def pods_of_selector(self, namespace: str, selector: str) -> list[core.GpuPod]:
-        """The GPU pods of a scale target by the selector of its scale. Raises: ValueError for one not understood."""
+        """The pods with devices that the selector matches, whole. Raises: ValueError for one that is not understood."""
         if not selector.strip():
             return []
         wanted = parse_selector(selector)
         candidates = self._candidates(namespace, wanted)
-        return [self._gpu_pod(pod) for pod in candidates if wanted.matches(pod.metadata.labels)]
+        return [
+            self.gpu_pod(pod) for pod in self._whole(pod for pod in candidates if wanted.matches(pod.metadata.labels))
+        ]
+
+    def _whole(self, found: Iterable[Pod]) -> Iterable[Pod]:
+        """With all other pods of the same controllers and of the jobs that they name: scale selectors may name only a
+        part of them, such as the leaders of a gang."""
+        whole = {pod.metadata.key: pod for pod in found}
+        controllers = {owner.uid for pod in whole.values() if (owner := pod.metadata.controller_owner)}
+        jobs = {job for pod in whole.values() for job in jobs_named_by(pod)}
+        for index, keys in (("owner", controllers), ("job", jobs)):
+            whole |= {pod.metadata.key: pod for key in keys for pod in self.pods.by_index(index, key)}
+        return whole.values()
 
     def _candidates(self, namespace: str, wanted: Selector) -> Sequence[Pod]:
         """GPU pods among which are all that the selector matches: as few as the indexes give.
@@ -507,7 +596,7 @@ class ClusterState:
             return self._observed_switched(scalable, *switched)
         workload = self.workload_of(scalable)
         if workload is None:
-            return _ObservedObject(workload=None)
+            return _ObservedObject(workload=None, unseen=self.unserved_workloads(scalable.metadata.namespace))
         observed, taken_by = self._observe(workload), self._taken_by(scalable, self.scaler_of(workload))
         return _ObservedObject(
             workload=observed,
@@ -542,7 +631,7 @@ class _ObservedObject(TypedDict, total=False):
     workload: Required[target_state.ObservedWorkload | None]
     pods: Sequence[core.GpuPod]
     taken_by: str
-    unseen: Unknown
+    unseen: Unknown | None
     remote: RemoteAnswer | Unknown | None
 
 

@@ -10,9 +10,12 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 | at 0, its owner, a demand query or `wakeAt` asks for it | 1 Waking              |
 | at 0, and its pods run until its plan is carried out | as at 1, from "kept" on  |
 | at 1, not admitted yet                           | 1 WaitingFor…                |
-| at 1, pods starting                              | 1 Starting                   |
+| at 1, pods starting, for `warmUp` + `idleAfter` at most | 1 Starting            |
+| at 1, and some of its pods do not run for longer | 1 PodsNotRunning             |
+| at 1, and for as long no pod of it is known to hold a GPU | none (error)        |
 | excluded by an annotation                        | 1 Excluded                   |
 | kept, or in demand                               | 1 Kept                       |
+| set back by another client, twice in a row       | 1 SetBack                    |
 | within warm-up of its newest container           | 1 WarmingUp                  |
 | busy                                             | 1 GPUsBusy                   |
 | not yet `idleAfter` past its warm-up             | 1 IdleNotLongEnough          |
@@ -29,11 +32,14 @@ The order of the table is the order of precedence. Only the lines that say GPUsI
 
 Idle GPUs of a target whose own controller has seen activity within `idleAfter` count as busy.
 
+Why a start may take `warmUp` + `idleAfter`: from then on GPUs that run could be idle, and those of a pod that does not
+run are as unused. That is said by another reason, and nothing is suspended for it.
+
 Why waiting for quota is 1: no pod exists, so no metric does; an answer of 0 would suspend a workload that was just
 resumed before it ever ran.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, datetime, timedelta
 from typing import NamedTuple
 
@@ -44,7 +50,7 @@ from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import first_open, following, is_open, latest, next_change
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
 from scaler.idleness.reasons import DecisionReason, UnknownReason
-from scaler.idleness.verdict import Busy, Idle, Unknown, WorkloadVerdict
+from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +84,12 @@ class Decision:
     """None where the GPUs were not looked at, because the answer does not depend on them."""
     idle_since: datetime | None
     """Since when the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
+    idle_at_least: bool = False
+    """Whether `idle_since` is a bound: they may be quiet for longer, or may have worked until then unseen."""
     decided_at: datetime
     """It holds from then on, until something changes that it rests on."""
-    read_since: datetime | None = None
-    """From when on samples were read without a break; a warning from before may have been followed by work."""
+    quiet_before: "Quiet | None" = field(default=None, compare=False, repr=False)
+    """What was known of its quiet before it was decided."""
 
     @property
     def suspend_at(self) -> datetime | None:
@@ -89,10 +97,10 @@ class Decision:
         if self.answer.reason not in _QUIET_SO_FAR or self.idle_since is None or not self._may_shrink:
             return None
         due = self.idle_since + self.policy.window
-        instants = [due, self.policy.keep_until]
+        instants = [due, self.policy.keep_until, left_alone_until(self.target, self.decided_at)]
         if (warning := self.policy.warning) is not None:
             # Who was not warned yet is so early that it costs no time, where that is possible.
-            warned_at = _standing(self.target, self.idle_since, self.read_since) or max(due - warning, self.decided_at)
+            warned_at = _standing(self.target, self.idle_since) or max(due - warning, self.decided_at)
             counted_from = _counted_from(self.policy, self.target, warned_at)
             if counted_from is None and warned_at + warning <= self.decided_at:
                 return None  # nobody knows when its owner will have been told
@@ -160,7 +168,9 @@ class Decision:
         instants = (
             policy.keep_until,
             policy.exclude_until,
+            left_alone_until(self.target, self.decided_at),
             warm_at,
+            _late_at(self.target, policy),
             self.noticeable_at,
             self.warning_at,
             *self._warned_long_enough_at,
@@ -173,7 +183,7 @@ class Decision:
     @property
     def _warned_long_enough_at(self) -> tuple[datetime, ...]:
         """When the policy's time is over, counted from its warning and from when its owner was told of that."""
-        standing = None if self.idle_since is None else _standing(self.target, self.idle_since, self.read_since)
+        standing = None if self.idle_since is None else _standing(self.target, self.idle_since)
         if standing is None or self.policy.warning is None:
             return ()
         counted_from = _counted_from(self.policy, self.target, standing) or standing
@@ -218,6 +228,26 @@ class Decision:
         """The same, where its owner is told of its warning at that moment and was not before."""
         return self if self.target.told_at else replace(self, target=replace(self.target, told_at=at))
 
+    def quiet_until(self, until: datetime) -> "Quiet | None":
+        """What it leaves to know of the quiet for the next one, if it holds until then. None after work.
+
+        What is doubted now may turn out to have been quiet all the time: then what was known before is true again.
+        """
+        if self.idle_since is not None:
+            return Quiet(since=self.idle_since, at_least=self.idle_at_least, until=until)
+        return self.quiet_before if is_unknown(self) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """Since when GPUs are quiet, as was known at an earlier time. Samples are forgotten; this is kept."""
+
+    since: datetime
+    at_least: bool
+    """Whether it is a bound."""
+    until: datetime
+    """Up to when it is known that they stayed quiet."""
+
 
 _TELLS_TIME = frozenset({DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
 _LONGEST_WARNING = timedelta(minutes=5)
@@ -229,6 +259,7 @@ _QUIET_SO_FAR = frozenset(
         DecisionReason.IDLE_NOT_LONG_ENOUGH,
         DecisionReason.WARMING_UP,
         DecisionReason.KEPT,
+        DecisionReason.SET_BACK,
         DecisionReason.GPUS_BUSY,
         DecisionReason.OUTSIDE_HOURS,
         DecisionReason.WARNED,
@@ -255,10 +286,9 @@ def _first_allowed(policy: Policy, at: datetime) -> datetime | None:
     return first_open(policy.allowed_during, at) if policy.allowed_during else at
 
 
-def _standing(target: TargetState, idle_since: datetime, read_since: datetime | None) -> datetime | None:
+def _standing(target: TargetState, idle_since: datetime) -> datetime | None:
     """When its owner was warned; None where that was before its last work, or may have been, or never."""
-    begin = idle_since if read_since is None else max(idle_since, read_since)
-    return target.warned_at if target.warned_at is not None and target.warned_at >= begin else None
+    return target.warned_at if target.warned_at is not None and target.warned_at >= idle_since else None
 
 
 def _counted_from(policy: Policy, target: TargetState, standing: datetime) -> datetime | None:
@@ -272,24 +302,21 @@ def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime
     """When its owner was warned, if that stands; None while work is seen."""
     if decision.idle_since is None:
         return None
-    return _standing(replace(decision.target, warned_at=warned_at), decision.idle_since, decision.read_since)
+    return _standing(replace(decision.target, warned_at=warned_at), decision.idle_since)
 
 
 def hook_stage(decision: Decision, run: HookRun | None) -> HookStage | None:
     """How far its hook is, by that run; None where it has none."""
-    return _stage(run, decision.idle_since, decision.policy, decision.decided_at, decision.read_since)
+    return _stage(run, decision.idle_since, decision.policy, decision.decided_at)
 
 
-def _stage(
-    run: HookRun | None, since: datetime | None, policy: Policy, now: datetime, read_since: datetime | None
-) -> HookStage | None:
+def _stage(run: HookRun | None, since: datetime | None, policy: Policy, now: datetime) -> HookStage | None:
     if not policy.before_suspend:
         return None
     if since is None:
         return HookStage.DUE
-    begin = since if read_since is None else max(since, read_since)
     on_failure = policy.before_suspend_on_failure
-    return hooks.stage_of(run, policy.before_suspend, on_failure, since=begin, rest=policy.window, now=now)
+    return hooks.stage_of(run, policy.before_suspend, on_failure, since=since, rest=policy.window, now=now)
 
 
 def is_outdated(decision: Decision, run: HookRun) -> bool:
@@ -298,7 +325,7 @@ def is_outdated(decision: Decision, run: HookRun) -> bool:
         return False
     if decision.idle_since is None:
         return may_hide_work(decision) or not is_unknown(decision)
-    return run.started_at < max(decision.idle_since, decision.read_since or decision.idle_since)
+    return run.started_at < decision.idle_since
 
 
 def is_unknown(decision: Decision) -> bool:
@@ -347,16 +374,16 @@ def decide(
     *,
     policy: Policy,
     now: datetime,
-    read_since: datetime | None = None,
+    quiet: Quiet | None = None,
 ) -> Decision:
     """The decision for one trigger. `verdict` may be None for a target that does not run.
 
-    `read_since`: from when on samples were read without a break; None where that does not matter.
+    `quiet`: what was known before of its quiet.
     """
-    since = _idle_since(target, verdict, policy=policy, now=now)
+    since, at_least = _idle_since(target, verdict, policy=policy, now=now, quiet=quiet) or (None, False)
     before = _Before(
-        warning=_waits_for_warning(target, since, policy, now, read_since),
-        hook=_stage(target.hook_run, since, policy, now, read_since),
+        warning=_waits_for_warning(target, since, policy, now),
+        hook=_stage(target.hook_run, since, policy, now),
     )
     return Decision(
         answer=_answer(target, verdict, policy=policy, now=now, before=before),
@@ -364,8 +391,9 @@ def decide(
         policy=policy,
         verdict=verdict,
         idle_since=since,
+        idle_at_least=at_least,
         decided_at=now,
-        read_since=read_since,
+        quiet_before=quiet,
     )
 
 
@@ -396,9 +424,24 @@ def _answer(
     if target.desired_replicas == 0 and (target.phase is not Phase.HELD or target.wake_request):
         return _answer_at_zero(target, policy, now)
     if target.phase in _NOT_RUNNING_YET:
-        reason, message = _NOT_RUNNING_YET[target.phase]
-        return Active(reason=reason, message=f"{message}: {target.message}" if target.message else message)
+        return _answer_not_running(target, policy, now)
     return _answer_running(target, verdict, policy=policy, now=now, before=before)
+
+
+def _answer_not_running(target: TargetState, policy: Policy, now: datetime) -> Answer:
+    late_at = _late_at(target, policy)
+    if late_at is not None and now >= late_at:
+        if not target.has_gpu_pods:
+            return Unknown(reason=UnknownReason.NO_GPU_PODS, message=target.message)
+        return Active(reason=DecisionReason.PODS_NOT_RUNNING, message=target.message)
+    reason, message = _NOT_RUNNING_YET[target.phase]
+    return Active(reason=reason, message=f"{message}: {target.message}" if target.message else message)
+
+
+def _late_at(target: TargetState, policy: Policy) -> datetime | None:
+    """When it is no start any more that not all of its pods run; None where they do, or it is not known since when."""
+    since = target.starting_since
+    return None if since is None else since + policy.warm_up + policy.idle_after
 
 
 def _answer_at_zero(target: TargetState, policy: Policy, now: datetime) -> Answer:
@@ -441,6 +484,9 @@ def _answer_running(
         return Active(reason=DecisionReason.KEPT, message=f"kept {_until(policy.keep_until)}")
     if target.demand:
         return Active(reason=DecisionReason.KEPT, message=f"requested by {target.demand}")
+    if target.set_back is not None and (until := left_alone_until(target, now)) is not None:
+        message = f"{target.set_back.words}: it is left alone until {until:%Y-%m-%dT%H:%M:%SZ}"
+        return Active(reason=DecisionReason.SET_BACK, message=message)
     if target.running_since is None or verdict is None:
         return Active(
             reason=DecisionReason.STARTING, message="its containers have not reported when they started running"
@@ -448,17 +494,32 @@ def _answer_running(
     return _answer_measured(now, verdict, policy, target, before)
 
 
+def left_alone_until(target: TargetState, now: datetime) -> datetime | None:
+    """Until when it is not suspended because another client sets that back; None where it is not left alone.
+
+    Its history may be in an annotation: a time that is yet to come counts for nothing.
+    """
+    if (set_back := target.set_back) is None or not set_back.at <= now < set_back.left_alone_until:
+        return None
+    return set_back.left_alone_until
+
+
+def asked_for(decision: Decision, now: datetime) -> bool:
+    """Whether its owner, demand, or its policy asks for it to run."""
+    target, policy = decision.target, decision.policy
+    is_woken = bool(target.wake_request) and not target.is_started_by_other
+    return is_woken or bool(target.demand or target.when_free_request or _schedule(target, policy, now))
+
+
 def _until(instant: datetime) -> str:
     return "for good" if instant.year == MAXYEAR else f"until {instant.isoformat()}"
 
 
-def _waits_for_warning(
-    target: TargetState, since: datetime | None, policy: Policy, now: datetime, read_since: datetime | None
-) -> str:
+def _waits_for_warning(target: TargetState, since: datetime | None, policy: Policy, now: datetime) -> str:
     """Why it must not be suspended yet, in words; empty where the policy asks for no warning, or one has stood."""
     if policy.warning is None:
         return ""
-    warning, standing = format_duration(policy.warning), since and _standing(target, since, read_since)
+    warning, standing = format_duration(policy.warning), since and _standing(target, since)
     if policy.require_delivery and not target.told_by:
         return (
             "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)"
@@ -468,7 +529,7 @@ def _waits_for_warning(
         words = " and ".join(f"{limit} {what}".rstrip() for limit, what in limits if limit is not None)
         return f"no room yet in its policy's budget, by which at most {words} are suspended"
     if standing is None:
-        return f"its owner is warned {warning} before it may be suspended, and has not been yet"
+        return f"its owner is warned {warning} before it may be suspended"
     return _waits_for_time(policy, _counted_from(policy, target, standing), standing, now, ", ".join(target.told_by))
 
 
@@ -476,7 +537,7 @@ def _waits_for_time(
     policy: Policy, counted_from: datetime | None, standing: datetime, now: datetime, targets: str
 ) -> str:
     if counted_from is None:
-        return f"its owner has not been notified yet: the warning of {standing:%Y-%m-%dT%H:%M:%SZ} waits for {targets}"
+        return f"the warning of {standing:%Y-%m-%dT%H:%M:%SZ} counts once its owner has it from {targets}"
     warning, did = policy.warning or timedelta(0), "notified" if policy.require_delivery else "warned"
     if now >= counted_from + warning:
         return ""
@@ -507,15 +568,17 @@ def _answer_measured(
 
 
 def _rough(duration: timedelta) -> str:
-    """The duration in whole seconds, so that a message does not change with every millisecond."""
-    return format_duration(timedelta(seconds=int(duration.total_seconds())))
+    """The duration in whole seconds, so that a message does not change with every millisecond; never below 0, where the
+    clock of a node is ahead."""
+    return format_duration(timedelta(seconds=max(0, int(duration.total_seconds()))))
 
 
 def _answer_idle(policy: Policy, target: TargetState, now: datetime, before: _Before) -> Answer:
     floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
     quiet = f"every required GPU stayed below {floor} for {window}"
     if policy.mode is EnforcementMode.OBSERVE:
-        return Active(reason=DecisionReason.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it")
+        why = f": {policy.observed_because}" if policy.observed_because else ""
+        return Active(reason=DecisionReason.OBSERVE_ONLY, message=f"{quiet}; mode observe only reports it{why}")
     if policy.reclaim is not Reclaim.ALWAYS and not target.is_plannable:
         return Active(reason=DecisionReason.IDLE_NOT_NEEDED, message=f"{quiet}; {_NOT_PLANNABLE}")
     if policy.allowed_during and not is_open(policy.allowed_during, now):
@@ -561,33 +624,52 @@ _NOT_PLANNABLE = (
 
 
 def _idle_since(
-    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime
-) -> datetime | None:
-    """Since when enough GPUs are quiet: the end of their last work, or the activity that its own controller has seen
-    last, and not before the warm-up ended.
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, quiet: Quiet | None
+) -> tuple[datetime, bool] | None:
+    """Since when enough GPUs are quiet, and whether that is a bound: the end of their last work, or the activity that
+    its own controller has seen last, and not before the warm-up ended.
 
     None while too few of them are, and while one is unknown.
     """
     if target.running_since is None or verdict is None:
         return None
-    is_here = verdict.remote is None
-    quiet_since = _quiet_here(target.running_since, verdict, policy) if is_here else _quiet_there(verdict)
-    if quiet_since is None:
+    if verdict.remote is None:
+        found = _quiet_here(target.running_since, verdict, policy, quiet)
+    else:
+        found = _quiet_there(verdict)
+    if found is None:
         return None
-    since = max(target.running_since + policy.warm_up, quiet_since, target.last_activity or target.running_since)
-    return since if since < now else None
+    since = max(target.running_since + policy.warm_up, found[0], target.last_activity or target.running_since)
+    return (since, found[1] and since == found[0]) if since < now else None
 
 
-def _quiet_there(verdict: WorkloadVerdict) -> datetime | None:
+def _quiet_there(verdict: WorkloadVerdict) -> tuple[datetime, bool] | None:
     """What the cluster says where it runs, unless it does not know."""
-    if verdict.remote is None or isinstance(verdict.verdict, Unknown):
+    if verdict.remote is None or verdict.remote.idle_since is None or isinstance(verdict.verdict, Unknown):
         return None
-    return verdict.remote.idle_since
+    return verdict.remote.idle_since, verdict.remote.idle_at_least
 
 
-def _quiet_here(running_since: datetime, verdict: WorkloadVerdict, policy: Policy) -> datetime | None:
+def _quiet_here(
+    running_since: datetime, verdict: WorkloadVerdict, policy: Policy, known: Quiet | None
+) -> tuple[datetime, bool] | None:
+    """What is known from before goes further back than the samples where these go on without a hole from then.
+
+    Only further back: whoever may write that it worked until a moment ago gains nothing.
+    """
     if not verdict.gpus or any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
         return None
-    quiet = sorted(gpu.last_active_at or running_since for gpu in verdict.gpus if gpu.is_quiet)
+    quiet = sorted(_quiet_since(running_since, gpu) for gpu in verdict.gpus if gpu.is_quiet)
     needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
-    return quiet[needed - 1] if len(quiet) >= needed else None
+    if len(quiet) < needed:
+        return None
+    since, at_least = quiet[needed - 1]
+    if at_least and known and known.until >= since >= known.since >= running_since:
+        return known.since, known.at_least
+    return since, at_least
+
+
+def _quiet_since(running_since: datetime, gpu: GpuEvidence) -> tuple[datetime, bool]:
+    """Since when it is quiet by its samples, and whether that is a bound."""
+    ended_at, unseen_until = gpu.last_active_at or running_since, gpu.unseen_until
+    return (ended_at, False) if unseen_until is None or ended_at >= unseen_until else (unseen_until, True)

@@ -76,7 +76,10 @@ def decision_of(decisions: DecisionCache, key: Key) -> Decision | None:
     return prevailing(list(entry.triggers.values())) if entry is not None else None
 
 
-_FIELDS = ["verdict", "reason", "message", "evidence", "evidenceOmitted", "idleSince", "suspendAt", "keepUntil"]
+_FIELDS = [
+    *("verdict", "reason", "message", "evidence", "evidenceOmitted"),
+    *("idleSince", "idleAtLeast", "suspendAt", "keepUntil"),
+]
 
 
 def decision_status(decision: Decision | None) -> dict[str, Any]:
@@ -91,6 +94,7 @@ def decision_status(decision: Decision | None) -> dict[str, Any]:
         "evidence": listed[:EVIDENCE_LIMIT],
         "evidenceOmitted": max(0, len(listed) - EVIDENCE_LIMIT) or None,
         "idleSince": timestamp(decision.idle_since),
+        "idleAtLeast": decision.idle_at_least or None,
         "suspendAt": timestamp(decision.suspend_at),
         "keepUntil": timestamp(decision.policy.keep_until),
     }
@@ -157,6 +161,7 @@ def _in_short(decision: Decision) -> dict[str, Any]:
         "phase": str(decision.target.phase),
         "verdict": verdict_word(decision),
         "idleSince": _iso(decision.idle_since),
+        "idleAtLeast": decision.idle_at_least,
         "suspendAt": _iso(decision.suspend_at),
     }
 

@@ -21,11 +21,20 @@ from typing import Any
 import structlog
 
 from scaler.clock import Turns
-from scaler.decision.candidate import history_of, suspended_at
+from scaler.decision.candidate import (
+    HistoryLine,
+    history_of,
+    lines_of,
+    quiet_of,
+    set_back_of,
+    suspended_at,
+    waking_since,
+)
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Decision, decide, needs_verdict
+from scaler.decision.decision import Decision, Quiet, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, look_at
+from scaler.decision.owned_pods import OwnedPods
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
 from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
@@ -50,7 +59,7 @@ from scaler.decision.workloads import (
 )
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
-from scaler.idleness.policy import Overrides, Policy, Trust, resolve
+from scaler.idleness.policy import Overrides, Policy, Trust, only_observed, resolve
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
@@ -65,7 +74,14 @@ log = structlog.get_logger(__name__)
 _SETTLE = timedelta(milliseconds=10)
 """Changes that come together are taken up together."""
 
+SINGLE_WITNESS = (
+    "one signal alone decides, and no energy counter shows that its exporter still measures; add a second signal or "
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION to the exporter, or set trust.singleWitness in the settings"
+)
+
 _EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
+_MOST_TRIGGERS = 16
+"""Of one ScaledObject that ask this scaler: each is a decision of its own."""
 
 
 def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
@@ -87,6 +103,8 @@ class ScaleTarget:
     """When its state changes by itself, as far as that is known."""
     remote: RemoteAnswer | None = None
     """What the cluster says to which it is dispatched; None where its pods are here."""
+    quiet: Quiet | None = None
+    """What is known of its quiet from before."""
 
 
 def unknown_target(doubt: Unknown) -> ScaleTarget:
@@ -99,6 +117,8 @@ class EvaluationConfig:
     interval: timedelta
     trust: Trust
     defaults: Overrides = field(default_factory=Overrides)
+    limits: tuple[tuple[str, Overrides], ...] = ()
+    """What goes before triggers and annotations, by where it is from."""
     max_window: timedelta = timedelta(hours=24)
     max_view_age: timedelta = timedelta(minutes=3)
     scaler_addresses: frozenset[str] = frozenset()
@@ -158,6 +178,8 @@ class Evaluator:
     changed: ChangedScaledObjects = field(default_factory=ChangedScaledObjects)
     observe: Callable[[EvaluationTick], None] = lambda _: None
     published: Callable[[Evaluation], None] = lambda _: None
+    led_until: Callable[[], datetime | None] = lambda: None
+    """Up to when there was a leader before this process ran, which kept records."""
     longest_asked: Callable[[], timedelta] = timedelta
     """The longest window that others than triggers ask for."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -166,6 +188,7 @@ class Evaluator:
     _doubt: Unknown | None = field(default=None, init=False)
     """What the last tick's samples are not trusted for."""
     _inputs: DecisionInputs = field(init=False)
+    _owned_pods: OwnedPods = field(init=False)
     _since: datetime = field(default=datetime.max.replace(tzinfo=UTC), init=False)
     """From when on samples were read without a break at the last tick."""
     _breaks: int = field(default=0, init=False)
@@ -174,6 +197,7 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         self._inputs = DecisionInputs(self._own)
+        self._owned_pods = OwnedPods(self.cluster, self.scales)
 
     async def run(self) -> None:
         """Tick for ever. An internal error is logged; the answers in the DecisionCache then expire."""
@@ -297,16 +321,21 @@ class Evaluator:
         if self.sampler.since > self._since:
             self._breaks += 1
         self._since = self.sampler.since
-        inputs.compare_common((self._doubt, history, self._breaks))
+        history.mark_holders(lambda pod: self.cluster.node_of(*pod) is not None)
+        inputs.compare_common((self._doubt, history, self._breaks, self.cluster.shared_nodes()))
         await inputs.compare_namespaces(self._revision)
-        inputs.compare_demand(self.demands.demanded)
+        inputs.compare_demand(self.demands.shown)
         await inputs.compare_gpus(history, trust=self.config.trust, end=at)
         inputs.compare_clock(at)
 
     def _revision(self, namespace: str) -> tuple[Hashable, ...]:
         cluster = self.cluster
         stores = cluster.scalable_workloads, cluster.workloads, cluster.pods, self.scales
-        doubts = self._view_doubt(namespace), self.demands.doubt_in(namespace)
+        doubts = (
+            self._view_doubt(namespace),
+            self.demands.doubt_in(namespace),
+            cluster.unserved_workloads(namespace),
+        )
         others = cluster.switched.revision(namespace), cluster.remote_answers(namespace)
         return *(each.revision(namespace) for each in stores), *others, *doubts
 
@@ -329,12 +358,12 @@ class Evaluator:
             reference = scaled_object.spec.scale_target_ref
             return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
 
-    def _doubt_in(self, namespace: str) -> Unknown | None:
-        """Why samples, or demand, are not known there."""
-        return self._doubt or self.demands.doubt_in(namespace)
+    def _doubt_of(self, key: Key) -> Unknown | None:
+        """Why samples, or the demand for the ScaledObject, are not known."""
+        return self._doubt or self.demands.doubt_of(key)
 
     def _rests_on(self, key: Key, target: ScaleTarget, entry: EvaluatedScaledObject) -> None:
-        decisions, doubt = entry.triggers.values(), self._doubt_in(key[0])
+        decisions, doubt = entry.triggers.values(), self._doubt_of(key)
         instants = [target.until, *(each.holds_until(doubt) for each in decisions)]
         until = min((each for each in instants if each is not None), default=None)
         judged = [each.policy for each in decisions if each.verdict is not None]
@@ -399,11 +428,12 @@ class Evaluator:
         keep = where, keep_overrides(scalable.metadata.annotations, where=where)
         grant = grant_of(scalable) if target.grant else None
         until = None if grant is None else grant.expires_at
-        annotations = [keep]
+        annotations, history = [keep], scalable.status.history
+        set_back = set_back_of(lines_of(each for each in history if b'"times"' in bytes(each)))
         if (scaled := self.cluster.scaled_metadata(scalable)) is not None and scaled[1].annotations:
             annotations.append((scaled[0], keep_overrides(scaled[1].annotations, where=scaled[0])))
         return ScaleTarget(
-            state=state_of(target),
+            state=_since_asked(replace(state_of(target), set_back=set_back), lambda: lines_of(history)),
             pods=target.pods,
             annotations=tuple(annotations),
             until=until,
@@ -414,20 +444,23 @@ class Evaluator:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""
         namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
         try:
-            pods = self.cluster.pods_of_selector(namespace, scale.selector)
+            pods = self._owned_pods.of(namespace, reference, scale)
         except ValueError as error:
-            message = f"selector of {reference}: {error}"
-            return unknown_target(Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=message))
+            pods = Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"selector of {reference}: {error}")
+        if isinstance(pods, Unknown):
+            return unknown_target(pods)
+        history = history_of(scaled_object.metadata.annotations)
         state = state_of_scale(
             replicas=scale.replicas,
             pods=pods,
             wake_request=self._wake(scaled_object, None),
             when_free_request=self._when_free(scaled_object),
             warned_at=warned_at(scaled_object.metadata.annotations),
-            suspended_at=suspended_at(history_of(scaled_object.metadata.annotations), is_down=not scale.replicas),
+            suspended_at=suspended_at(history, is_down=not scale.replicas),
             hook_run=annotated_hook_run(scaled_object.metadata.annotations),
         )
-        return ScaleTarget(state=state, pods=pods)
+        state = replace(state, set_back=set_back_of(history))
+        return ScaleTarget(state=_since_asked(state, lambda: history), pods=pods)
 
     def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> str:
         """What requests that its target runs again, in words; empty where nothing does."""
@@ -444,15 +477,18 @@ class Evaluator:
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         if isinstance(scaled_object, DirectScaling):
             return [*scaled_object.spec.triggers]
-        return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)
+        return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)[: _MOST_TRIGGERS + 1]
 
     def _entry(
         self, target: ScaleTarget, scaled_object: ScaledObject, triggers: Sequence[Trigger], at: datetime
     ) -> EvaluatedScaledObject:
         found: dict[Overrides, Decision] = {}
         problems: list[str] = []
-        doubt = self._doubt_in(scaled_object.metadata.namespace)
+        doubt = self._doubt_of(scaled_object.metadata.key)
         sources = sources_of(scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""))
+        if len(triggers) > _MOST_TRIGGERS:
+            problems.append(f"more than {_MOST_TRIGGERS} triggers of one ScaledObject ask this scaler; leave one")
+            triggers = ()
         for trigger in triggers:
             try:
                 overrides = parse_metadata(trigger.metadata)
@@ -460,7 +496,8 @@ class Evaluator:
             except MetadataError as error:
                 problems.append(str(error))
             else:
-                found[overrides] = self._decide(target, policy, at, doubt)
+                quiet = self._quiet_before(scaled_object, policy)
+                found[overrides] = self._decide(replace(target, quiet=quiet), policy, at, doubt)
         if len(hooks := {each.policy.before_suspend for each in found.values()} - {""}) > 1:
             several = f"triggers of one ScaledObject name several hooks ({', '.join(sorted(hooks))}); name one"
             found, problems = {}, [*problems, f"trigger metadata 'beforeSuspend': {several}"]
@@ -472,6 +509,30 @@ class Evaluator:
             decided_on=scaled_object.metadata if isinstance(scaled_object, DirectScaling) else None,
             pods=target.pods,
         )
+
+    def _quiet_before(self, scaled_object: ScaledObject, policy: Policy) -> Quiet | None:
+        """What is known of its quiet: by the last decision that judges GPUs alike, or else by the record of leaders."""
+        evaluation, judged_by = self.decision_cache.evaluation, (policy.active_above_ratio, policy.gpus)
+        entry = evaluation.entries.get(scaled_object.metadata.key) if evaluation is not None else None
+        if evaluation is not None and entry is not None and entry.target == scaled_object.spec.scale_target_ref:
+            for each in entry.triggers.values():
+                if (each.policy.active_above_ratio, each.policy.gpus) == judged_by:
+                    return each.quiet_until(evaluation.at) or self._recorded_quiet(scaled_object)
+        return self._recorded_quiet(scaled_object)
+
+    def _recorded_quiet(self, scaled_object: ScaledObject) -> Quiet | None:
+        """By its status, or its history, which owners can write. It is true for as long as there was a leader, and as
+        samples may be missing after that."""
+        reference, led_until = scaled_object.spec.scale_target_ref, self.led_until()
+        if led_until is None:
+            return None
+        until = led_until + self.config.trust.max_gap_intervals * self.config.trust.interval
+        if not is_scalable_workload(reference):
+            return quiet_of(history_of(scaled_object.metadata.annotations), until=until)
+        scalable = self.cluster.scalable_workloads.get(scaled_object.metadata.namespace, reference.name)
+        if scalable is None or scalable.status.idle_since is None:
+            return None
+        return Quiet(since=scalable.status.idle_since, at_least=scalable.status.idle_at_least, until=until)
 
     def _window_of(self, trigger: Trigger) -> timedelta:
         """The window that it asks for, and as much before it as it may have been warned in, or its hook may take.
@@ -491,7 +552,7 @@ class Evaluator:
         config = self.config
         return resolve_policy(
             trigger,
-            annotations,
+            (*annotations, *config.limits),
             defaults=config.defaults,
             longest=config.max_window,
             shortest=config.trust.interval,
@@ -500,12 +561,13 @@ class Evaluator:
 
     def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
         if not needs_verdict(target.state):
-            return decide(target.state, None, policy=policy, now=at)
+            return decide(target.state, None, policy=policy, now=at, quiet=target.quiet)
         if target.remote is not None:
             return decide(target.state, target.remote.verdict_by(policy), policy=policy, now=at)
         verdict = self._verdict(target.pods, policy, at, doubt)
-        read_since = None if policy.warning is None and not policy.before_suspend else self.sampler.since
-        decision = decide(target.state, verdict, policy=policy, now=at, read_since=read_since)
+        if verdict.is_single_witness and not self.config.trust.single_witness:
+            policy = only_observed(policy, SINGLE_WITNESS)
+        decision = decide(target.state, verdict, policy=policy, now=at, quiet=target.quiet)
         gpus = _EvidenceNow(self, target.pods, policy)
         return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
 
@@ -513,19 +575,17 @@ class Evaluator:
         """What the GPUs of these pods show as of the last evaluation."""
         evaluation = self.decision_cache.evaluation
         at = aligned(self.clock(), self.config.interval) if evaluation is None else evaluation.at
-        return judge(pods, self.sampler.history, policy=policy, trust=self.config.trust, end=at).gpus
+        return self._judge(pods, policy, at).gpus
 
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
         return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
 
-    def decide_on(
-        self, namespace: str, state: TargetState, pods: Sequence[GpuPod], policy: Policy, at: datetime
-    ) -> Decision:
+    def decide_on(self, namespace: str, target: ScaleTarget, policy: Policy, at: datetime) -> Decision:
         """The decision on a target in that state which no ScaledObject scales. Nothing is done about it."""
         view_doubt = self._view_doubt(namespace)
-        target = ScaleTarget(state=state, pods=pods) if view_doubt is None else unknown_target(view_doubt)
-        return self._decide(target, policy, at, self._doubt)
+        found = target if view_doubt is None else replace(unknown_target(view_doubt), quiet=target.quiet)
+        return self._decide(found, policy, at, self._doubt)
 
     @property
     def doubt(self) -> Unknown | None:
@@ -546,8 +606,11 @@ class Evaluator:
         return look_at(self.sampler.history, by, self.config.trust, at)
 
     def _verdict(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, doubt: Unknown | None) -> WorkloadVerdict:
-        judged = judge(pods, self.sampler.history, policy=policy, trust=self.config.trust, end=at)
-        return distrust(judged, doubt or self._unread(policy, at))
+        return distrust(self._judge(pods, policy, at), doubt or self._unread(policy, at))
+
+    def _judge(self, pods: Sequence[GpuPod], policy: Policy, at: datetime) -> WorkloadVerdict:
+        history, trust = self.sampler.history, self.config.trust
+        return judge(pods, history, policy=policy, trust=trust, end=at, places=self.cluster)
 
     def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
         """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""
@@ -556,6 +619,13 @@ class Evaluator:
             return None
         back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
         return Unknown(reason=UnknownReason.COLD_START, message=f"samples were read back to {back_to}")
+
+
+def _since_asked(state: TargetState, history: Callable[[], Sequence[HistoryLine]]) -> TargetState:
+    """Where no pod says since when it does not run (there may be none), since when the history does."""
+    if state.phase is not Phase.STARTING or state.starting_since is not None:
+        return state
+    return replace(state, starting_since=waking_since(history()))
 
 
 class _EvidenceNow(Sequence[GpuEvidence]):

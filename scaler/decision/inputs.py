@@ -72,7 +72,7 @@ class JudgedRows:
 
     rows: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     """By ScaledObject, or by pod."""
-    shown: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 2)))
+    shown: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
     """By row, as `History.shown` tells it; NaN where it was not asked yet."""
     _all: tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]] | None = None
 
@@ -117,7 +117,7 @@ class JudgedRows:
             owners = np.repeat(np.arange(len(self.rows)), [*map(len, self.rows.values())])
             self._all = np.fromiter(chain.from_iterable(self.rows.values()), np.intp), [*self.rows], owners
             if (more := int(self._all[0].max(initial=-1)) + 1 - len(self.shown)) > 0:
-                self.shown = np.vstack([self.shown, np.full((more, 2), np.nan)])
+                self.shown = np.vstack([self.shown, np.full((more, 3), np.nan)])
         return self._all
 
 
@@ -137,7 +137,7 @@ class DecisionInputs:
         self._namespaces: defaultdict[str, set[Key]] = defaultdict(set)
         self._revisions: dict[str, Hashable] = {}
         self._common: Hashable = None
-        self._demanded: Mapping[Key, str] = {}
+        self._demand: Mapping[Key, Hashable] = {}
         self._judged: defaultdict[_By, JudgedRows] = defaultdict(JudgedRows)
         self._judged_by: dict[Key, tuple[_By, ...]] = {}
         self._due: list[tuple[datetime, Key]] = []
@@ -238,9 +238,9 @@ class DecisionInputs:
                 self._revisions[namespace] = now
                 self.outdated |= keys
 
-    def compare_demand(self, demanded: Mapping[Key, str]) -> None:
-        others = {key for key, _ in self._demanded.items() ^ demanded.items()}
-        self._demanded = demanded
+    def compare_demand(self, demand: Mapping[Key, Hashable]) -> None:
+        others = {key for key, _ in self._demand.items() ^ demand.items()}
+        self._demand = demand
         self.outdated |= others & self._own.keys()
 
     async def compare_gpus(self, history: History, *, trust: Trust, end: datetime) -> None:

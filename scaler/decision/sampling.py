@@ -5,11 +5,16 @@ Laws:
 * A read that failed, or a part of which cannot be read, leaves a doubt about all that it should have brought.
 * A read reaches back to the newest sample that the ones before have brought, so an outage leaves no hole that the
   source could fill: neither one in which it did not answer, nor one in which it answered with nothing.
+* Nor does the delay of one host: a read reaches back to the newest sample of the one that is furthest behind, so that
+  its late samples are read when they arrive. A host that is behind by more than five overlaps is given up.
+* A sample that is later than now is refused, and its GPU doubted as long as there is one: in a ring it would leave no
+  room for the present. It says nothing of other GPUs.
 * No read is longer than an hour, nor than some two million samples take, because its answer must fit the source's
   limits whatever window a tenant asks for. The first tick reads back one hour, a part at a time. Of a longer window
   each tick reads one older part more until it is whole; until then its verdict is Unknown for want of samples, and
   those of shorter windows do not wait for it.
-* How many reads a tick makes depends on the number of signals, never on the number of workloads; but for the first.
+* How many reads a tick makes depends on the number of signals and the units of their metrics, never on the number of
+  workloads; but for the first.
 """
 
 import asyncio
@@ -19,11 +24,12 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import structlog
+from numpy.typing import NDArray
 
 from scaler.clock import Turns
 from scaler.errors import SourceError
 from scaler.idleness.durations import format_duration
-from scaler.idleness.gpu import GpuSeries, Signal, identify
+from scaler.idleness.gpu import BOARD_POWER, ENERGY, GpuSeries, Signal, identify_device
 from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Trust
 from scaler.idleness.reasons import UnknownReason
@@ -36,6 +42,8 @@ log = structlog.get_logger(__name__)
 _LONGEST_READ = timedelta(hours=1)
 _FIRST_READ = timedelta(minutes=5)
 """Of a signal that may have any number of series."""
+_OVERLAPS_BEHIND = 5
+"""How far a host may be behind: 10 min by default, as much as a remote write is late after a restart."""
 _MOST_SAMPLES = 2_000_000
 """In one read: some 50 MB beside the labels, and a twentieth of what Prometheus refuses by default."""
 _DATE_RESOLUTION = timedelta(seconds=1)
@@ -61,6 +69,10 @@ class _Part:
     end: datetime
     is_newest: bool
     """Whether it brings what is new; else it goes back into the window."""
+
+
+_Readings = Sequence[tuple[Signal, SignalReading]]
+"""What was read of a part, each with the signal of its unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,12 @@ class Sampler:
         self._devices: dict[str, dict[int, DeviceHistory | None]] = {}
         """By signal, of the series that were read last: whose they are, None for those of no pod or no GPU. By the
         hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can choose."""
+        self._hosts: dict[str, dict[str, float]] = {}
+        """By signal, of each host that is not behind too far: when its newest sample was taken, in Unix seconds."""
+        self._boards: dict[str, dict[int, int]] = {}
+        """By signal, of the series of boards that were read last: the row of the board, -1 where none is named."""
+        self._boards_newest: dict[str, datetime] = {}
+        """By signal, the time of its newest sample."""
         self.history = History(signals=signals, interval=trust.interval, span=trust.interval)
 
     @property
@@ -132,6 +150,9 @@ class Sampler:
             self._reaches.clear()
             self._whole.clear()
             self._devices.clear()
+            self._hosts.clear()
+            self._boards.clear()
+            self._boards_newest.clear()
         self._oldest = end - self.history.span - 2 * self._trust.interval
         horizon, intake = max(self._oldest, end - _LONGEST_READ), RefreshResult()
         parts = [part for signal in self.history.signals for part in self._parts(signal, end, horizon)]
@@ -139,6 +160,8 @@ class Sampler:
         while is_read and (parts := [*self._missing(horizon)]):
             is_read = await self._take_in_all(parts, intake)
             log.info("SamplesReadBack", since=f"{max(part.start for part in parts):%H:%M:%S}", samples=intake.samples)
+        # Whether there are MIG instances is known by now.
+        await self._take_in_all([self._board_part(each, end) for each in self._board_signals], intake)
         self._whole |= {name for name, reach in self._reaches.items() if reach.since <= horizon}
         self.history.forget_before(self._oldest)
         return intake
@@ -160,9 +183,28 @@ class Sampler:
             yield _Part(signal, start, end, is_newest=True)
             return
         # Samples that were scraped directly may be younger than the instant that is judged.
-        yield _Part(signal, max(start, min(reach.newest, end) - self._overlap), end, is_newest=True)
+        newest = min(reach.newest, end, self._furthest_behind(signal, end))
+        yield _Part(signal, max(start, newest - self._overlap), end, is_newest=True)
         if horizon >= reach.since > self._oldest:
             yield self._older(signal, reach.since, self._oldest)
+
+    def _furthest_behind(self, signal: Signal, end: datetime) -> datetime:
+        """Up to when there are samples of every host that may yet send more."""
+        since_s = (end - _OVERLAPS_BEHIND * self._overlap).timestamp()
+        found = {host: at_s for host, at_s in self._hosts.get(signal.name, {}).items() if at_s >= since_s}
+        self._hosts[signal.name] = found
+        return datetime.fromtimestamp(min([end.timestamp(), *found.values()]), UTC)
+
+    @property
+    def _board_signals(self) -> Sequence[Signal]:
+        """What is read of whole boards: power is shared by MIG instances only."""
+        return (ENERGY, BOARD_POWER) if self.history.has_mig else (ENERGY,)
+
+    def _board_part(self, signal: Signal, end: datetime) -> _Part:
+        """What is new of it. Of counters no more matters than whether they grow; power explains nothing that is old."""
+        first = end - (2 * self._trust.max_age if signal is ENERGY else _LONGEST_READ)
+        newest = self._boards_newest.get(signal.name, first)
+        return _Part(signal, max(first, min(newest, end) - self._overlap), end, is_newest=True)
 
     def _missing(self, horizon: datetime) -> Iterator[_Part]:
         """Of each signal the newest part that is missing of what must be there at once."""
@@ -180,11 +222,19 @@ class Sampler:
         intervals = _MOST_SAMPLES // max(1, len(self._devices[signal.name]))
         return min(_LONGEST_READ, max(_FIRST_READ, intervals * self._trust.interval))
 
-    async def _read(self, part: _Part) -> SignalReading | Unknown:
+    async def _read(self, part: _Part) -> _Readings | Unknown:
+        signals = part.signal.by_unit
+        found = await asyncio.gather(*(self._read_unit(each, part) for each in signals))
+        doubt = next((each for each in found if isinstance(each, Unknown)), None)
+        return doubt or [
+            (signal, each) for signal, each in zip(signals, found, strict=True) if isinstance(each, SignalReading)
+        ]
+
+    async def _read_unit(self, signal: Signal, part: _Part) -> SignalReading | Unknown:
         try:
-            reading = await self._source.read(part.signal, start=part.start, end=part.end)
+            reading = await self._source.read(signal, start=part.start, end=part.end)
         except SourceError as error:
-            return _unavailable(part.signal, error)
+            return _unavailable(signal, error)
         return self._skewed(reading) or reading
 
     def _skewed(self, reading: SignalReading) -> Unknown | None:
@@ -199,10 +249,13 @@ class Sampler:
             f"(limit {format_duration(self._trust.max_clock_skew)}); windows would be misplaced",
         )
 
-    async def _use(self, part: _Part, reading: SignalReading, intake: RefreshResult) -> Unknown | None:
-        """Why the reading is not to be trusted to be complete, after it was taken in as far as it can be read."""
+    async def _use(self, part: _Part, readings: _Readings, intake: RefreshResult) -> Unknown | None:
+        """Why what was read is not to be trusted to be complete, after it was taken in as far as it can be read."""
         try:
-            newest = await self._take_in(part, reading, intake)
+            if part.signal in (ENERGY, BOARD_POWER):
+                await self._take_in_boards(part, readings)
+                return None
+            newest = await self._take_in(part, readings, intake)
         except SourceError as error:
             return _unavailable(part.signal, error)
         reach = self._reaches.get(part.signal.name, _Reach(part.start, part.start, part.start))
@@ -217,28 +270,67 @@ class Sampler:
             self._reaches[part.signal.name] = replace(reach, since=part.start, newest=newest)
         return None
 
-    async def _take_in(self, part: _Part, reading: SignalReading, intake: RefreshResult) -> datetime | None:
+    async def _take_in(self, part: _Part, readings: _Readings, intake: RefreshResult) -> datetime | None:
         """The time of the newest sample, None where no pod has any. Raises: SourceError."""
         name = part.signal.name
         known, seen = self._devices.get(name, {}), dict[int, DeviceHistory | None]()
         newest_s, turns = 0.0, Turns()
-        for batch in reading.batches():
-            keys, devices = self._devices_of(batch, part.signal, known)
+        if part.is_newest:
+            self.history.forget_refused(part.signal)
+        for signal, batch in _batches(readings):
+            keys, devices = self._devices_of(batch, signal, known)
             seen.update(zip(keys, devices, strict=True))
             rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
             if part.is_newest:
                 intake.series += len(batch.keys)
-                intake.unattributed += int((rows < 0).sum())
+                intake.unattributed += sum(each is None or not each.series.pod for each in devices)
             rows = np.repeat(rows, batch.counts)
-            is_ours = rows >= 0
+            is_ours, is_late = rows >= 0, self._is_late(part, batch.at_s)
+            self._look_at_hosts(signal, devices, batch.counts, np.where(is_late, 0.0, batch.at_s))
+            self.history.refuse(signal, rows[is_ours & is_late], batch.at_s[is_ours & is_late])
+            is_ours &= ~is_late
             rows, at_s, values = rows[is_ours], batch.at_s[is_ours], batch.values[is_ours]
             newest_s = max(newest_s, at_s.max(initial=0.0))
-            intake.blanks += self.history.extend(part.signal, rows, at_s, values)
+            intake.blanks += self.history.extend(signal, rows, at_s, values)
             intake.samples += len(rows)
             await turns.give_way()
         if part.is_newest:
             self._devices[name] = seen
         return datetime.fromtimestamp(newest_s, UTC) if newest_s else None
+
+    def _look_at_hosts(
+        self, signal: Signal, devices: Sequence[DeviceHistory | None], counts: Sequence[int], at_s: NDArray[np.float64]
+    ) -> None:
+        found, ends = self._hosts.setdefault(signal.name, {}), np.cumsum(counts).tolist()
+        for device, count, end in zip(devices, counts, ends, strict=True):
+            if device is not None and count and (newest_s := at_s.item(end - 1)) > found.get(device.series.node, 0.0):
+                found[device.series.node] = newest_s
+
+    def _is_late(self, part: _Part, at_s: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which samples are later than the read's end and than now, by more than clocks may differ."""
+        return at_s > (max(part.end, self._clock()) + self._trust.max_clock_skew).timestamp()
+
+    async def _take_in_boards(self, part: _Part, readings: _Readings) -> None:
+        """Raises: SourceError."""
+        name, turns = part.signal.name, Turns()
+        known, seen, newest_s = self._boards.get(name, {}), dict[int, int](), 0.0
+        for _, batch in _batches(readings):
+            keys = [*map(hash, batch.keys)]
+            boards = [*map(known.get, keys)]
+            found = [self._board_of(batch.labels_of(n)) if each is None else each for n, each in enumerate(boards)]
+            seen.update(zip(keys, found, strict=True))
+            rows = np.repeat(np.array(found, np.intp), batch.counts)
+            is_ours = (rows >= 0) & ~self._is_late(part, batch.at_s)
+            self.history.extend_boards(part.signal, rows[is_ours], batch.at_s[is_ours], batch.values[is_ours])
+            newest_s = max(newest_s, batch.at_s[is_ours].max(initial=0.0))
+            await turns.give_way()
+        self._boards[name] = seen
+        if newest_s:
+            self._boards_newest[name] = datetime.fromtimestamp(newest_s, UTC)
+
+    def _board_of(self, labels: Mapping[str, str]) -> int:
+        found = self.identify(labels)
+        return -1 if found is None else self.history.boards.row(found.gpu.device)
 
     def _devices_of(
         self, batch: SeriesBatch, signal: Signal, known: Mapping[int, DeviceHistory | None]
@@ -255,9 +347,13 @@ class Sampler:
         return keys, devices
 
     def identify(self, labels: Mapping[str, str]) -> GpuSeries | None:
-        """The GPU and the pod that a series speaks of, by the rules of the settings; None where it names none."""
+        """The GPU that a series speaks of, and its pod, by the rules of the settings; None where it names no GPU."""
         relabelled = relabel(labels, self._rules)
-        return None if relabelled is None else identify(relabelled)
+        return None if relabelled is None else identify_device(relabelled)
+
+
+def _batches(readings: _Readings) -> Iterator[tuple[Signal, SeriesBatch]]:
+    return ((signal, batch) for signal, reading in readings for batch in reading.batches())
 
 
 def _unavailable(signal: Signal, error: SourceError) -> Unknown:

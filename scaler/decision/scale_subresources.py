@@ -1,4 +1,5 @@
-"""Scale targets of any kind: their replicas and the selector of their pods, from their scale subresource.
+"""Scale targets of any kind: their replicas and the selector of their pods, from their scale subresource; and what owns
+these pods.
 
 A reflector per kind tells when an object changed; only then is its scale read again. So a tick with nothing new asks
 the API nothing, whatever the number of ScaledObjects.
@@ -13,16 +14,25 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from scaler.decision.workloads import group_of
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Discovery, Scale, read_scale
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.core import PartialObjectMetadata
+from scaler.kube.objects.core import (
+    ListPage,
+    ObjectMeta,
+    OwnerReference,
+    PartialObjectMetadata,
+    decode,
+    last_writer,
+)
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
 from scaler.kube.reflector import Absent, Denied, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
 
@@ -38,6 +48,8 @@ _PATIENCE = timedelta(seconds=10)
 
 _IS_NONE = frozenset({400, 404})
 """Statuses by which the API says that there is no such scale; all others are no news of it."""
+_MOST_OWNERS = 64
+"""Kinds that are followed because they own pods, at most: what pods name as their owners is written by tenants."""
 
 Kind = tuple[str, str]
 """(apiVersion, kind)"""
@@ -83,6 +95,8 @@ class ScaleSubresources:
         self._reflectors: dict[Kind, Reflector[PartialObjectMetadata]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._unresolved: dict[Kind, str] = {}
+        self._owning: set[Kind] = set()
+        """Kinds of the owners that were asked for."""
         self._following: dict[Kind, asyncio.Lock] = {}
         self._reads: dict[TargetKey, _Read] = {}
         self._revisions: Counter[str] = Counter()
@@ -94,11 +108,11 @@ class ScaleSubresources:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
-        """Follow the kinds that are scaled, and read the scales of targets that changed.
+        """Follow the kinds that are scaled or own pods, and read the scales of targets that changed.
 
         What cannot be read in time is not known, and tried again at the next refresh.
         """
-        by_kind: dict[Kind, list[TargetKey]] = {}
+        by_kind: dict[Kind, list[TargetKey]] = {kind: [] for kind in self._owning - self._reflectors.keys()}
         for key in sorted(filter(self._is_to_be_read, _targets(scaled_objects)), key=self._has_failed):
             by_kind.setdefault((key[1].api_version, key[1].kind), []).append(key)
         turns = asyncio.Semaphore(_READS_AT_ONCE)
@@ -147,6 +161,38 @@ class ScaleSubresources:
             return _stale(f"the scale of {target} has not been read since it changed")
         return read.scale
 
+    def object_of(self, namespace: str, target: ScaleTargetRef) -> tuple[Resource, ObjectMeta] | None:
+        """The target as it is watched; None for one that is not seen."""
+        reflector = self._reflectors.get((target.api_version, target.kind))
+        seen = reflector.get(namespace, target.name) if reflector is not None else None
+        return (reflector.resource, seen.metadata) if reflector is not None and seen is not None else None
+
+    async def scaled_last_by(self, namespace: str, target: ScaleTargetRef) -> str:
+        """The client that has written its replicas last; empty where that is not known. Targets may be listed only."""
+        found = self.object_of(namespace, target)
+        if found is None:
+            return ""
+        try:
+            path, only = found[0].path(namespace), {"fieldSelector": f"metadata.name={target.name}"}
+            listed = decode(ListPage, await self._transport.get(path, only)).items
+            return last_writer(listed[0], "replicas") if listed else ""
+        except (KubeError, *UNREADABLE):
+            return ""
+
+    def owner(self, namespace: str, reference: OwnerReference) -> ObjectMeta | Unknown:
+        """The metadata of an object that owns another, or why it is not known. Its kind is followed from now on."""
+        kind = reference.api_version, reference.kind
+        if len(self._owning) < _MOST_OWNERS:
+            self._owning.add(kind)
+        reflector = self._reflectors.get(kind)
+        doubt = self._doubt(kind, reflector, namespace)
+        if doubt is not None or reflector is None:
+            return doubt or _stale(f"its owners of kind {reference.kind} are not listed yet")
+        seen = reflector.get(namespace if reflector.resource.namespaced else "", reference.name)
+        if seen is None or seen.metadata.uid != reference.uid:
+            return _stale(f"its owner {reference.kind} {reference.name} does not exist (any more)")
+        return seen.metadata
+
     def revision(self, namespace: str) -> Hashable:
         """Where it is as before, all scales of the namespace are as before."""
         kinds = {**self._reflectors, **dict.fromkeys(self._unresolved)}
@@ -164,7 +210,7 @@ class ScaleSubresources:
             return _not_found(followed.state.message)
         if isinstance(followed.state, Denied) or not followed.is_synced:
             why = "" if isinstance(followed.state, Reflecting) else f": {followed.state.message}"
-            return _stale(f"{kind[1]} objects cannot be listed{why}")
+            return _stale(f"{kind[1]} objects cannot be listed (value targets of the chart){why}")
         if followed.age > self._max_age.total_seconds():
             return _stale(f"{kind[1]} objects were not heard of for {int(followed.age)} s")
         return None
@@ -181,7 +227,9 @@ class ScaleSubresources:
             self._unresolved[kind] = str(error)
             return
         self._unresolved.pop(kind, None)
-        reflector = Reflector(self._transport, resource, PartialObjectMetadata, namespaces=self._namespaces)
+        reflector = Reflector(
+            self._transport, resource, PartialObjectMetadata, namespaces=self._namespaces, keep=_without_labels
+        )
         self._reflectors[kind] = reflector
         reflector.subscribe(lambda change: self._tell(kind, change))
         task = asyncio.create_task(reflector.run(), name=f"reflect-{resource.qualified_name}")
@@ -197,7 +245,7 @@ class ScaleSubresources:
             log.error("a reflector ended", kind=kind[1], error=repr(task.exception()))
 
     def _tell(self, kind: Kind, change: Change[PartialObjectMetadata]) -> None:
-        if spec_or_annotations_changed(change):
+        if spec_or_annotations_changed(change) or _owners(change.old) != _owners(change.new):
             namespace, name = change.key
             self._revisions[namespace] += 1
             self._changed(namespace, ScaleTargetRef(api_version=kind[0], kind=kind[1], name=name))
@@ -235,6 +283,15 @@ class ScaleSubresources:
 def _targets(scaled_objects: Iterable[ScaledObject]) -> set[TargetKey]:
     found = ((each.metadata.namespace, each.spec.scale_target_ref) for each in scaled_objects)
     return {(namespace, target) for namespace, target in found if not is_scalable_workload(target)}
+
+
+def _without_labels(found: PartialObjectMetadata) -> PartialObjectMetadata:
+    """There may be as many owners of pods as pods."""
+    return replace(found, metadata=replace(found.metadata, labels={}))
+
+
+def _owners(found: PartialObjectMetadata | None) -> tuple[OwnerReference, ...]:
+    return found.metadata.owner_references if found is not None else ()
 
 
 def spec_or_annotations_changed(change: Change[Any]) -> bool:

@@ -116,9 +116,8 @@ class SwitchedObjects:
             return None
         followed = reflector.within(namespace)
         match followed.state:
-            case Absent(message):
-                why = f"{kind} objects are not served; is {resource.qualified_name} installed? ({message})"
-                return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=why)
+            case Absent():
+                return not_served(resource)
             case Denied(message):
                 return _stale(f"{kind} objects cannot be listed: {message}")
         if not followed.is_synced:
@@ -160,6 +159,13 @@ def _matters(found: SwitchedObject) -> object:
         status.deployment_mode,
         conditions,
     )
+
+
+def not_served(resource: Resource) -> Unknown:
+    """Why nothing is known of objects of a kind that the API server does not serve, or not in that version."""
+    why = f"the API server does not serve {resource.kind} of {resource.api_version}"
+    advice = f"is {resource.qualified_name} installed, in a release that has this version?"
+    return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"{why}; {advice}")
 
 
 def _stale(message: str) -> Unknown:

@@ -12,6 +12,7 @@ Asked to be at 0:
 | a remote copy of MultiKueue         | Refused                   |
 | admitted, its plan not carried out  | HeldForPlan               |
 | not admitted, with a plan's grant   | WaitingForQuota           |
+| active, with our annotation         | that of one at 1          |
 | active                              | Suspending                |
 | inactive, not by us                 | Suspending                |
 | inactive, quota still reserved      | Suspending                |
@@ -38,8 +39,10 @@ Of a Workload that MultiKueue has dispatched the pods are on another cluster: wh
 says, and while nothing is known of that it is Starting, in doubt.
 
 An object with a switch of its own (`switches`) is a Workload here that has no quota, and is admitted while it is not
-stopped. One that runs with our annotation although it is asked to be at 0 was started by another client: its phase is
-that of one at 1, and the start is a wake-up.
+stopped.
+
+The patch that suspends writes our annotation, and the one that resumes removes it. So one that is active with it was
+started by another client: whatever it is asked to be, its phase is that of one at 1, and at 0 the start is a wake-up.
 
 The hub of MultiKueue undoes a change of a remote copy's spec: it deletes the copy and dispatches the Workload again,
 which runs within seconds. So a remote copy is never suspended.
@@ -49,8 +52,9 @@ What is done next about a ScalableWorkload follows from its phase: `scaler.suspe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import NamedTuple
 
 from scaler.idleness.hooks import HookRun
 from scaler.idleness.pods import TERMINAL, GpuPod
@@ -78,6 +82,30 @@ class Phase(StrEnum):
     WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
     STARTING = "Starting"
     RUNNING = "Running"
+
+
+class SetBack(NamedTuple):
+    """Another client has started what was suspended for being idle, and nothing has asked for that.
+
+    Once is a wish to run. From the second time in a row it is left alone: for an hour, for twice as long each time
+    after that, and for a day at most, so that no operator is fought for ever and nobody keeps GPUs by two commands.
+    """
+
+    at: datetime
+    times: int
+    """How often in a row."""
+    by: str = ""
+    """The client, as the API names it; empty where that is not known."""
+
+    @property
+    def left_alone_until(self) -> datetime:
+        """Not after `at`, where it is not."""
+        return self.at + min(timedelta(hours=2 ** min(self.times, 9) // 4), timedelta(days=1))
+
+    @property
+    def words(self) -> str:
+        times = f" {self.times} times in a row" if self.times > 1 else ""
+        return f"{self.by or 'another client'} has started it{times} after it was suspended for being idle"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +183,9 @@ class ObservedTarget:
 
     @property
     def is_started_by_other(self) -> bool:
-        """Whether it was suspended by us, and another client has started it by its own switch."""
+        """Whether it was suspended by us, and another client has started it: it is active with our annotation."""
         workload = self.workload
-        is_ours = workload is not None and workload.active and workload.suspended_by_us and not workload.has_quota
-        return is_ours and self.desired_replicas == 0
+        return workload is not None and workload.active and workload.suspended_by_us and self.desired_replicas == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,10 +220,18 @@ class TargetState:
     """Whether plans can take it: they are about quota, and only that of a Kueue Workload is known."""
     last_activity: datetime | None = None
     """When its own controller saw it at work last: it may make the target busier, never idle."""
+    starting_since: datetime | None = None
+    """Since when not all of its GPU pods run, as far as that is known; None where they do."""
+    has_gpu_pods: bool = True
+    """Whether there is, or shall be, a pod of which it is known that it holds GPUs."""
     suspended_at: datetime | None = None
     """When it was suspended last; None where that is not known."""
     hook_run: HookRun | None = None
     """The last run of the hook that has to end before it is suspended."""
+    is_started_by_other: bool = False
+    """Whether another client has started it by its own switch, which is what `wake_request` says then."""
+    set_back: SetBack | None = None
+    """When its suspension was set back last, as its history says."""
 
     @property
     def admitted_replicas(self) -> int:
@@ -211,6 +246,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         phase=phase,
         message=message,
         running_since=_running_since(target),
+        starting_since=starting_since(target.pods) if phase is Phase.STARTING else None,
         warned_at=target.warned_at,
         wake_request=target.wake_request or _start_of_other(target),
         when_free_request=target.when_free_request,
@@ -221,6 +257,7 @@ def state_of(target: ObservedTarget) -> TargetState:
         last_activity=target.workload.last_activity if target.workload else None,
         suspended_at=(target.workload.suspended_at if target.workload else None) or target.suspended_at,
         hook_run=target.hook_run,
+        is_started_by_other=target.is_started_by_other and not target.wake_request,
     )
 
 
@@ -314,7 +351,8 @@ def _phase_at_one(target: ObservedTarget, workload: ObservedWorkload) -> _Found:
         return _phase_elsewhere(workload, target.remote)
     running = running_gpu_pods(target.pods)
     if len(running) < workload.expected_gpu_pods or len(running) < len(gpu_pods(target.pods)):
-        return Phase.STARTING, f"{len(running)} of {workload.expected_gpu_pods} GPU pods run"
+        expected = max(workload.expected_gpu_pods, len(gpu_pods(target.pods)))
+        return Phase.STARTING, f"{len(running)} of {expected} GPU pods run{causes(target.pods)}"
     admitted = f"admitted by {workload.cluster_queue or 'its ClusterQueue'}; " if workload.has_quota else ""
     return Phase.RUNNING, f"{admitted}all GPU pods run"
 
@@ -372,7 +410,7 @@ def _reason_to_doubt(target: ObservedTarget, phase: Phase, message: str) -> tupl
         case Phase.SUSPENDING if is_active:
             return UnknownReason.SUSPENDING, f"scaled to 0; its {kind} is still active"
         case Phase.RUNNING if target.desired_replicas and target.remote is None and not gpu_pods(target.pods):
-            return UnknownReason.NO_GPU_PODS, f"no pod of the {kind} requests a GPU"
+            return UnknownReason.NO_GPU_PODS, f"no pod of the {kind} requests a GPU{causes(target.pods)}"
     return None, ""
 
 
@@ -391,6 +429,28 @@ def running_since(pods: Sequence[GpuPod]) -> datetime | None:
     return max(starts) if starts and len(starts) == len(gpu_pods(pods)) else None
 
 
+_NAMED = 3
+"""Pods that a message names; a gang may have thousands that wait for one and the same."""
+
+
+def causes(pods: Sequence[GpuPod]) -> str:
+    """Why GPUs of the pods cannot be judged, after a colon; empty where that is not known of any."""
+    found = [f"pod {each.name} {each.cause}" for each in _caused(pods)]
+    more = [f"and {len(found) - _NAMED} more"] if len(found) > _NAMED else []
+    return ": " + "; ".join([*found[:_NAMED], *more]) if found else ""
+
+
+def starting_since(pods: Sequence[GpuPod]) -> datetime | None:
+    """From when on the first of the pods that do not run might have; None where that is known of none."""
+    return min((at for each in _caused(pods) if (at := each.starting_since) is not None), default=None)
+
+
+def _caused(pods: Sequence[GpuPod]) -> list[GpuPod]:
+    """Members whose GPUs cannot be judged; where there is no member, any pods that are there."""
+    found = gpu_pods(pods) or [each for each in pods if each.phase not in TERMINAL]
+    return sorted((each for each in found if each.cause), key=lambda each: each.name)
+
+
 def state_of_scale(
     *,
     replicas: int,
@@ -403,17 +463,22 @@ def state_of_scale(
 ) -> TargetState:
     """The state of a Deployment, StatefulSet or any other kind that scales its own pods.
 
-    A target of which no pod with GPUs is seen counts as starting, for ever if need be: that holds it.
+    A target of which no pod with GPUs is seen counts as starting: that holds it.
     """
     holders, running = gpu_pods(pods), running_gpu_pods(pods)
     phase = Phase.RUNNING if len(running) == len(holders) >= max(1, replicas) else Phase.STARTING
     return TargetState(
         desired_replicas=replicas,
         phase=phase if replicas else Phase.SUSPENDED,
-        message=f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
-        if holders
-        else "it has no pod that requests a GPU",
+        message=(
+            f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
+            if holders
+            else "no pod of it requests a GPU"
+        )
+        + causes(pods),
         running_since=running_since(pods),
+        starting_since=starting_since(pods) if phase is Phase.STARTING else None,
+        has_gpu_pods=bool(holders),
         warned_at=warned_at,
         wake_request=wake_request,
         when_free_request=when_free_request,

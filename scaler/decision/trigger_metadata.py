@@ -30,6 +30,8 @@ Laws of this file:
 * A misspelt key of this scaler is an error. To ignore it is to apply a default that its owner believes replaced, and to
   suspend a workload that was only to be observed.
 * KEDA hands over the whole map: its own keys and those of other tools pass.
+* What is read is bounded before it is read, and so is what is said about it: the API lets a tenant write a megabyte,
+  and every poll of KEDA's hands it over again. What was refused is not read twice either.
 
 `activeAbove` needs its `%`, because for the same thing some write 0.01 and others 1. Two characters are cheaper than
 being wrong by a hundred about what counts as work.
@@ -45,6 +47,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, format_duration, parse_duration
 from scaler.idleness.hooks import OnFailure
@@ -69,23 +72,45 @@ KEDA_KEYS = frozenset(
 
 
 _LONGEST_SOURCE = 128
+_LONGEST_SOURCES = 10_000
+"""Characters of the whole annotation: every key, and the longest name of a policy with each."""
 _LONGEST_VALUE = 60
 """Characters. No sensible value is longer, and an error that repeats it has to fit a gRPC trailer and an Event."""
 _LONGEST_LIST = 500
 """The same of a value with several parts."""
+_LONGEST_KEY = 60
+_MOST_KEYS = 100
+"""Of one trigger, its foreign ones too: this scaler has 20 and KEDA 7."""
+_LONGEST_METADATA = 4000
+"""Characters of the keys and values of this scaler together. All of them at their longest have less."""
+_LISTED = 8
+"""Problems that an error names."""
 
 
 def parse_metadata(metadata: Mapping[str, str]) -> Overrides:
     """The policy fields that the trigger metadata sets.
 
-    Raises: MetadataError listing every problem, in the order of the keys.
+    Raises: MetadataError listing the problems, in the order of the keys.
     """
-    return _parse(frozenset(item for item in metadata.items() if _intended_key(item[0])))
+    if len(metadata) > _MOST_KEYS:
+        raise MetadataError(f"trigger metadata has {len(metadata)} keys, and {_MOST_KEYS} are the most")
+    items = [(key, text.strip()[: _LONGEST_LIST + 1]) for key, text in metadata.items() if _intended_key(key)]
+    if (length := sum(len(key) + len(text) for key, text in items)) > _LONGEST_METADATA:
+        raise MetadataError(f"trigger metadata: keys of this scaler have {length} characters; write shorter values")
+    parsed = _parse(frozenset(items))
+    if isinstance(parsed, str):
+        raise MetadataError(parsed)
+    return parsed
 
 
 def foreign_keys(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys that neither this scaler nor KEDA reads, sorted. They have no effect, and `explain` says so."""
-    return tuple(sorted(key for key in metadata if key not in KEDA_KEYS and not _intended_key(key)))
+    """The keys that neither this scaler nor KEDA reads, sorted. They have no effect, and `explain` says so.
+
+    Of more keys than are read there are none.
+    """
+    if len(metadata) > _MOST_KEYS:
+        return ()
+    return tuple(sorted(key[:_LONGEST_KEY] for key in metadata if key not in KEDA_KEYS and not _intended_key(key)))
 
 
 SOURCES_ANNOTATION = "idlegpu.io/policy-sources"
@@ -93,12 +118,16 @@ SOURCES_ANNOTATION = "idlegpu.io/policy-sources"
 _METADATA = "trigger metadata"
 
 
-@lru_cache(maxsize=1024)
 def sources_of(annotation: str) -> Mapping[str, str]:
     """By field of the policy. Empty for what cannot be read: it is shown, and nothing depends on it."""
+    return _sources(annotation) if len(annotation) <= _LONGEST_SOURCES else {}
+
+
+@lru_cache(maxsize=1024)
+def _sources(annotation: str) -> Mapping[str, str]:
     try:
         named = msgspec.json.decode(annotation, type=dict[str, str]) if annotation else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         named = {}
     return {FIELD_OF_KEY[key]: source[:_LONGEST_SOURCE] for key, source in named.items() if key in FIELD_OF_KEY}
 
@@ -162,16 +191,17 @@ _resolve = lru_cache(maxsize=1024)(resolve)
 """Most triggers are set alike, and what is alike is one object."""
 
 
-# Only valid metadata is remembered (an exception is not), and only our part of it. So a tenant cannot fill the memory
-# with what is ignored, and ScaledObjects that are set alike share an entry.
+# Only our part is remembered, which is bounded. So a tenant cannot fill the memory with what is ignored, and
+# ScaledObjects that are set alike share an entry.
 @lru_cache(maxsize=8192)
-def _parse(items: frozenset[tuple[str, str]]) -> Overrides:
+def _parse(items: frozenset[tuple[str, str]]) -> Overrides | str:
+    """What is set, or what is wrong with it: an exception would not be remembered."""
     given: dict[str, Any] = {}
     problems: list[str] = []
     for key, text in sorted(items):
         try:
             field = _field(key)
-            given[field.name] = _value(field, text.strip())
+            given[field.name] = _value(field, text)
         except ValueError as problem:
             problems.append(f"trigger metadata {_clipped(key)}: {problem}")
     if too_long := under_pressure_problem(given.get("idle_after"), given.get("idle_after_under_pressure")):
@@ -179,7 +209,8 @@ def _parse(items: frozenset[tuple[str, str]]) -> Overrides:
     if back_at_once := wake_problem(given.get("wake"), given.get("reclaim")):
         problems.append(f"trigger metadata 'wake': {back_at_once}")
     if problems:
-        raise MetadataError(" | ".join(problems))
+        more = [f"{len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+        return " | ".join([*problems[:_LISTED], *more])
     return Overrides(**given)
 
 
@@ -338,11 +369,13 @@ _SIMILAR_ENOUGH = 0.75
 """difflib's ratio: one wrong letter in `mode`, or two swapped, is still `mode`; `keepalive` is not `keepUntil`."""
 
 
-@lru_cache(maxsize=1024)
 def _intended_key(key: str) -> str:
     """The key of this scaler that this one is, or was meant to be; empty where there is none."""
-    if key in _FIELDS:
-        return key
+    return key if key in _FIELDS else _likeness(key) if len(key) <= _LONGEST_KEY else ""
+
+
+@lru_cache(maxsize=1024)
+def _likeness(key: str) -> str:
     letters = re.sub(r"[^a-z0-9]", "", key.lower()).removesuffix("fromenv")
     if key in KEDA_KEYS or letters in _OTHER_WORDS:
         return ""

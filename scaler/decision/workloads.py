@@ -24,11 +24,12 @@ import msgspec
 
 from scaler.decision import target_state
 from scaler.decision.target_state import Grant, Seeks
+from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, parse_duration
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import Overrides
-from scaler.kube.objects.core import UNREADABLE, ObjectMeta, condition, is_true, stamp
+from scaler.kube.objects.core import ObjectMeta, condition, is_true, stamp
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import BeforeSuspendStatus, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -58,6 +59,10 @@ MARK_PREFIX = "idlegpu.io/notified-"
 """With the name of a target: up to which line it was told. On what has the history. Written by the leader. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
+_LONGEST_VALUE = 60
+"""Characters of an annotation by which an owner asks for something."""
+_LONGEST_NAME = 128
+"""Characters of a user's name, as in `keep.users` of a policy."""
 _WHEN_FREE = "whenfree"
 _NO = frozenset({"", "false", "no", "0"})
 _YES = frozenset({"true", "yes", "1"})
@@ -319,7 +324,7 @@ def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
     Raises: MetadataError for a value that cannot be read. A typo in a keep annotation must not suspend the workload,
     so the caller must not decide without it.
     """
-    values = {key: annotations.get(key, "").strip() for key in (KEEP_UNTIL, KEEP_FOR, EXCLUDE)}
+    values = {key: _value(annotations, key) for key in (KEEP_UNTIL, KEEP_FOR, EXCLUDE)}
     keep_until = _instant(values[KEEP_UNTIL], f"annotation {KEEP_UNTIL} on {where}")
     if values[KEEP_FOR]:
         keep_for(annotations, where=where)
@@ -332,9 +337,14 @@ def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
     return Overrides(keep_until=keep_until, exclude_until=exclude_until)
 
 
+def asked_by(annotations: Mapping[str, str]) -> str:
+    """Who has set the annotations beside this one, by their own words, and as much of them as a name has."""
+    return annotations.get(ASKED_BY, "")[:_LONGEST_NAME]
+
+
 def keep_for(annotations: Mapping[str, str], *, where: str) -> timedelta | None:
     """How long it shall be kept from now on; None where nobody asks for that. Raises: MetadataError."""
-    value = annotations.get(KEEP_FOR, "").strip()
+    value = _value(annotations, KEEP_FOR)
     if not value:
         return None
     try:
@@ -342,6 +352,12 @@ def keep_for(annotations: Mapping[str, str], *, where: str) -> timedelta | None:
     except (ValueError, OverflowError) as error:
         raise MetadataError(f"annotation {KEEP_FOR} on {where}: {error}") from None
     return min(found, LONGEST_DURATION)
+
+
+def _value(annotations: Mapping[str, str], key: str) -> str:
+    """As it is written, up to a length that none has which can be read: errors repeat it."""
+    value = annotations.get(key, "").strip()
+    return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
 
 
 def _instant(value: str, where: str, otherwise: str = "") -> datetime | None:

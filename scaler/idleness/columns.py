@@ -32,6 +32,7 @@ Counts = NDArray[np.int64]
 _FEWEST_ROWS = 64
 _NO_SAMPLE_YET = 255
 _MICROSECOND = timedelta(microseconds=1)
+_LATEST_S = datetime(9999, 1, 1, tzinfo=UTC).timestamp()
 BLOCK = 2_048
 """Rows that are looked at together: some milliseconds."""
 _ROWS_FOR_ONE = 20
@@ -58,6 +59,12 @@ class WindowColumns:
             found = self._answers[above_ratio] = self.peaks >= as_stored(above_ratio)
         return bool(found[row])
 
+    def is_fraction(self, row: int) -> bool:
+        found = self._answers.get("fraction")
+        if found is None:
+            found = self._answers["fraction"] = are_fractions(self.peaks)
+        return bool(found[row])
+
     def is_trusted(self, row: int, trust: Trust, end: datetime) -> bool:
         """Whether nothing speaks against a quiet peak."""
         found = self._answers.get((trust, end))
@@ -72,6 +79,7 @@ class WindowColumns:
         is_trusted = (
             (self.covered > 0)
             & (age_us <= trust.max_age // _MICROSECOND)
+            & (age_us >= -trust.max_clock_skew // _MICROSECOND)
             & (self.longest_gap <= trust.max_gap_intervals)
             & (self.covered / np.maximum(self.slots, 1) >= trust.min_coverage_ratio)
         )
@@ -86,6 +94,11 @@ class WindowColumns:
             peak_ratio=None if peak == EMPTY else peak,
             last_sample_at=None if last == -np.inf else datetime.fromtimestamp(last, UTC),
         )
+
+
+def are_fractions(peaks: NDArray[np.float32] | np.float32) -> NDArray[np.bool_]:
+    """Which peaks are more than nothing and less than 1 %."""
+    return np.asarray((peaks > 0) & (peaks < as_stored(0.01)))
 
 
 def as_microseconds(at_s: Floats | float) -> Floats:
@@ -106,6 +119,13 @@ class DeviceWindows(Mapping[str, Window]):
     def __getitem__(self, signal: str) -> Window:
         found = self._found[signal]
         return found if isinstance(found, Window) else found.row(self._row)
+
+    def is_fraction(self, signal: str) -> bool:
+        """Whether the signal's peak is more than nothing and less than 1 %."""
+        found = self._found[signal]
+        if isinstance(found, WindowColumns):
+            return found.is_fraction(self._row)
+        return bool(are_fractions(np.float32(found.peak_ratio or 0.0)))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)
@@ -139,9 +159,13 @@ class SampleColumns:
         self._heads = np.zeros(0, np.int64)
         """The newest slot of each row."""
         self.last_samples: Floats = np.zeros(0)
-        """Unix seconds of the newest sample of each row, -inf without one."""
+        """Unix seconds of the newest sample of each row, also of one that was refused as too late; -inf without one."""
+        self._newest: Floats = np.zeros(0)
+        """The same without those that were refused."""
         self.has_reported = np.zeros(0, np.bool_)
         """Whether the signal ever reported for the row, blanks included."""
+        self.is_percent = np.zeros(0, np.bool_)
+        """Whether a metric in percent did."""
         self._asked: Counter[object] = Counter()
         """How often rows were asked for one by one since samples came."""
         self._windows: dict[tuple[datetime, timedelta, int], WindowColumns] = {}
@@ -161,19 +185,19 @@ class SampleColumns:
         rings: tuple[NDArray[Any], ...] = self._peaks, self._earliest, self._latest
         for ring in rings:
             ring.resize((count, self._size), refcheck=False)
-        of_rows: tuple[NDArray[Any], ...] = self._heads, self.last_samples, self.has_reported
-        for each in of_rows:
+        of_rows: tuple[NDArray[Any], ...] = self._heads, self.last_samples, self._newest
+        for each in (*of_rows, self.has_reported, self.is_percent):
             each.resize(count, refcheck=False)
         self._empty(slice(before, None))
-        self._heads[before:], self.last_samples[before:] = EARLIEST_SLOT, -np.inf
+        self._heads[before:], self.last_samples[before:], self._newest[before:] = EARLIEST_SLOT, -np.inf, -np.inf
 
     def clear(self, rows: Rows) -> None:
         """Forget what these rows hold, so that others can have them."""
         self._forget_answers()
         self._empty(rows)
         self._heads[rows] = EARLIEST_SLOT
-        self.last_samples[rows] = -np.inf
-        self.has_reported[rows] = False
+        self.last_samples[rows] = self._newest[rows] = -np.inf
+        self.has_reported[rows] = self.is_percent[rows] = False
 
     # -------------------------------------------------------------------------------------------------------- samples
 
@@ -195,7 +219,17 @@ class SampleColumns:
         np.maximum.at(self._peaks.reshape(-1), cells, ratios.astype(np.float32))
         np.minimum.at(self._earliest.reshape(-1), cells, places)
         np.maximum.at(self._latest.reshape(-1), cells, places)
+        np.maximum.at(self._newest, rows, at_s)
         np.maximum.at(self.last_samples, rows, at_s)
+
+    def refuse(self, rows: Rows, at_s: Floats) -> None:
+        """Remember of samples no more than that their time cannot be right. Range: as late as a date can be."""
+        self._forget_answers()
+        np.maximum.at(self.last_samples, rows, np.minimum(at_s, _LATEST_S))
+
+    def forget_refused(self) -> None:
+        self._forget_answers()
+        np.copyto(self.last_samples, self._newest)
 
     def _advance(self, rows: Rows, slots: Counts) -> None:
         """Move the heads of these rows up to these slots, and empty the slots that they pass."""
@@ -246,6 +280,22 @@ class SampleColumns:
             found = self._last_active[question] = self.last_active(above_ratio, self._block(row))
         at_s = found.item(row % BLOCK)
         return None if at_s == -np.inf else datetime.fromtimestamp(at_s, UTC)
+
+    def unbroken_since(self, row: int, longest_gap: int) -> datetime | None:
+        """The begin of the row's oldest interval since which no more than so many collections are missing in a row.
+
+        None where it holds no sample. One more interval may be empty between two samples that jitter.
+        """
+        if self.last_samples[row] == -np.inf:
+            return None
+        head = self._heads.item(row)
+        oldest = head - self._size + 1
+        empty = np.sort(head - (head - np.flatnonzero(self._peaks[row] == EMPTY)) % self._size)
+        ends = np.flatnonzero(np.diff(empty, append=head + 1) > 1)
+        lengths = np.diff(ends, prepend=-1)
+        holes = ends[(lengths > longest_gap + 1) | (empty[ends - lengths + 1] == oldest)]
+        begin = empty.item(holes[-1]) + 1 if len(holes) else oldest
+        return datetime.fromtimestamp(begin * self._interval_s, UTC)
 
     def _block(self, row: int) -> slice:
         begin = row // BLOCK * BLOCK

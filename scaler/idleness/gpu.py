@@ -3,8 +3,8 @@
 Exporters of several generations spell labels, units and blanks differently; past this file there is one spelling.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from sys import intern
 
@@ -17,6 +17,9 @@ class Unit(StrEnum):
 
     RATIO = "ratio"
     PERCENT = "percent"
+    WATT = "watt"
+    COUNT = "count"
+    """Of a counter, of which only matters whether it grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,8 +31,24 @@ class Signal:
     metrics: tuple[str, ...]
     """Metric names under which exporters publish it; old and new generations of a name are listed side by side."""
     unit: Unit
+    """Of all of these metrics, or of the first one."""
     absent_on_mig: bool = False
     """Whether exporters do not publish it for MIG instances (NVML utilisation), so that none is expected there."""
+    units: tuple[Unit, ...] = ()
+    """Of each metric, where they differ."""
+
+    @property
+    def by_unit(self) -> "Sequence[Signal]":
+        """The signal itself, or where its metrics have several units, one signal of its name for each unit."""
+        if not self.units:
+            return (self,)
+        return [
+            replace(self, metrics=tuple(x for x in self.metrics if self.unit_of(x) is unit), unit=unit, units=())
+            for unit in dict.fromkeys(self.units)
+        ]
+
+    def unit_of(self, metric: str) -> Unit:
+        return dict(zip(self.metrics, self.units, strict=False)).get(metric, self.unit)
 
 
 DEFAULT_SIGNALS = (
@@ -47,7 +66,25 @@ DEFAULT_SIGNALS = (
     ),
 )
 
-_UNIT_SCALE = {Unit.RATIO: 1.0, Unit.PERCENT: 100.0}
+ENERGY = Signal(
+    name="energy",
+    metrics=(
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "nvidia_smi_energy_joules_total",
+        "gpu_energy_consumed",
+        "amd_gpu_energy_consumed",
+        "xpum_energy_joules",
+        "hw_energy_joules_total",
+    ),
+    unit=Unit.COUNT,
+)
+"""What a GPU has drawn since its driver was loaded. It draws power while it is idle, too: where the counter stands
+still, so does the exporter's page. Source: the exporters' lists of metrics; DCGM field 156."""
+
+BOARD_POWER = Signal(name="board_power", metrics=("DCGM_FI_DEV_POWER_USAGE",), unit=Unit.WATT)
+"""What a board with MIG instances draws, all of them together. Source: DCGM field 155."""
+
+_UNIT_SCALE = {Unit.RATIO: 1.0, Unit.PERCENT: 100.0, Unit.WATT: 1.0}
 _HIGHEST_MEASUREMENT = 1e9
 """In the signal's own unit. All of DCGM's blanks lie above, and no utilisation does in any unit."""
 
@@ -89,7 +126,9 @@ class GpuSeries:
     gpu: GpuId
     namespace: str
     pod: str
+    """Both empty where the series speaks of the device, and of no pod that holds it."""
     node: str = ""
+    """The host that it names: a Node, an exporter's pod, or a host of another cluster."""
     model: str = ""
 
 
@@ -98,17 +137,25 @@ def _first(labels: Mapping[str, str], *names: str) -> str:
 
 
 def identify(labels: Mapping[str, str]) -> GpuSeries | None:
-    """The GPU and pod that a relabelled series speaks of, or None where it names no device or no pod.
+    """The GPU and pod that a relabelled series speaks of, or None where it names no device or no pod."""
+    found = identify_device(labels)
+    return found if found is not None and found.pod else None
+
+
+def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
+    """The GPU that a relabelled series speaks of, held by a pod or not, or None where it names no device.
 
     Exporter generations spell labels differently (`UUID`, `uuid`, `gpu_uuid`; `Hostname`, `hostname`); all are read.
 
     Source: dcgm-exporter render_metrics.go.
     """
     namespace, pod = labels.get("namespace", ""), labels.get("pod", "")
+    if not (namespace and pod):
+        namespace = pod = ""
     node = _first(labels, "Hostname", "hostname", "node")
     index = labels.get("gpu", "")
     device = _first(labels, "UUID", "uuid", "gpu_uuid") or (f"{node}/{index}" if node and index else "")
-    if not (namespace and pod and device):
+    if not device:
         return None
     return GpuSeries(
         gpu=GpuId(device=device, mig_instance=_first(labels, "GPU_I_ID", "gpu_i_id")),

@@ -5,18 +5,24 @@ Laws of this file:
 * A series belongs to the pod that its labels name at the time of the sample. A GPU that changed hands has one history
   per pod, so that one pod's work is never another's.
 * What several exporters or replicas say about the same GPU and pod is merged by the highest sample.
+* A series that names no pod, or one that holds no GPU here (the exporter's own, or one that is gone), speaks of the
+  device. It is a witness for every pod that holds the device: it may make them busier, never idle.
+* Of a board with MIG instances, work that none of them shows is doubt about all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
-from typing import TypeVar
+from enum import IntFlag
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scaler.idleness.columns import DeviceWindows, Floats, Rows, SampleColumns, as_microseconds
-from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
+from scaler.idleness.boards import Boards, unexplained_watts
+from scaler.idleness.columns import DeviceWindows, Floats, Rows, SampleColumns, are_fractions, as_microseconds
+from scaler.idleness.gpu import BOARD_POWER, ENERGY, GpuId, GpuSeries, Signal, Unit, utilisation_ratios
 from scaler.idleness.policy import Trust
+from scaler.idleness.window import as_stored
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
@@ -25,6 +31,19 @@ _T = TypeVar("_T")
 
 _IDLE, _BUSY, _UNKNOWN, _OLD = range(4)
 """The verdict on a GPU; `_OLD` where it has not reported for so long that it does not count."""
+
+
+class Doubt(IntFlag):
+    """What speaks against a GPU's quiet beside its own samples."""
+
+    SHARED = 1
+    """Another pod that holds GPUs reports for the same GPU."""
+    DEVICE_WORKS = 2
+    """The device shows work that the series of no pod that holds it shows."""
+    FROZEN = 4
+    """The energy counter of its board stands still."""
+    POWER = 8
+    """Its board draws more than an idle one, and none of its MIG instances shows work."""
 
 
 class DeviceHistory:
@@ -51,6 +70,10 @@ class DeviceHistory:
         """Unix time of the newest sample of any signal, -inf where there is none."""
         return max(each.last_samples.item(self.row) for each in self._columns.values())
 
+    def is_percent(self, signal: str) -> bool:
+        """Whether a metric in percent reports for it."""
+        return bool(self._columns[signal].is_percent[self.row])
+
     def windows(self, signals: Iterable[Signal], *, end: datetime, length: timedelta) -> DeviceWindows:
         """Of these signals, by name."""
         found = {each.name: self._columns[each.name].window(self.row, end, length) for each in signals}
@@ -59,6 +82,11 @@ class DeviceHistory:
     def last_active_at(self, above_ratio: float) -> datetime | None:
         found = [at for each in self._columns.values() if (at := each.last_active_at(self.row, above_ratio))]
         return max(found, default=None)
+
+    def unbroken_since(self, signals: Iterable[Signal], longest_gap: int) -> datetime | None:
+        """From when on all of these signals have samples without a longer hole, counted in collection intervals."""
+        begins = [self._columns[each.name].unbroken_since(self.row, longest_gap) for each in signals]
+        return max((each for each in begins if each is not None), default=None)
 
 
 class History:
@@ -70,16 +98,21 @@ class History:
         self.span = span
         self._columns = {each.name: SampleColumns(slots=self.slots, interval=interval) for each in signals}
         self._by_pod: dict[PodKey, tuple[DeviceHistory, ...]] = {}
-        self._by_gpu: dict[GpuId, tuple[DeviceHistory, ...]] = {}
+        self._by_board: dict[str, tuple[DeviceHistory, ...]] = {}
         self._rows: list[DeviceHistory | None] = []
         self._free_rows: list[int] = []
         self._is_mig = np.zeros(0, np.bool_)
-        """By row."""
-        self._shared: set[GpuId] = set()
-        """GPUs that several pods are known to have, or to have had."""
-        self._shared_rows: NDArray[np.intp] | None = None
-        """Their rows, each with the number of the GPU; None after a change."""
+        self._board = np.zeros(0, np.intp)
+        self._is_holder = np.zeros(0, np.bool_)
+        """By row: whether it is of a MIG instance, its board, and whether its pod holds GPUs here."""
+        self.boards = Boards(slots=self.slots, interval=interval)
+        self._shared: set[str] = set()
+        """Boards with more than one row."""
         self._moved: set[str] = set()
+        self._by_host: dict[str, set[PodKey]] | None = None
+        """None after a change."""
+        self._doubts: dict[tuple[object, ...], NDArray[Any]] = {}
+        """By question, of every row; forgotten when anything changes that it rests on."""
 
     @property
     def slots(self) -> int:
@@ -95,29 +128,52 @@ class History:
         return self.extend(signal, np.full(len(taken), device.row), taken[:, 0], taken[:, 1])
 
     def extend(self, signal: Signal, rows: Rows, at_s: Floats, values: Floats) -> int:
-        """Add samples of many devices; returns how many were no measurements.
+        """Add samples of many devices, of metrics of one unit; returns how many were no measurements.
 
         Shapes: three arrays of one length, an element a sample. Units as in `record`.
         """
+        self._doubts.clear()
         ratios = utilisation_ratios(values, signal.unit)
         measured = ~np.isnan(ratios)
         self._columns[signal.name].extend(rows[measured], at_s[measured], ratios[measured])
         return len(values) - int(measured.sum())
 
+    def refuse(self, signal: Signal, rows: Rows, at_s: Floats) -> None:
+        """Doubt these devices, of which there are samples that cannot be of these times, until `forget_refused`."""
+        self._columns[signal.name].refuse(rows, at_s)
+
+    def forget_refused(self, signal: Signal) -> None:
+        self._columns[signal.name].forget_refused()
+
+    def extend_boards(self, signal: Signal, boards: Rows, at_s: Floats, values: Floats) -> None:
+        """Add samples of whole boards, of their energy or their power. Shapes and units as in `extend`."""
+        self._doubts.clear()
+        if signal is ENERGY:
+            self.boards.take_energy(boards, at_s, values)
+        elif signal is BOARD_POWER:
+            is_measured = ~np.isnan(utilisation_ratios(values, signal.unit))
+            self.boards.take_power(boards[is_measured], at_s[is_measured], values[is_measured])
+
     def device(self, signal: Signal, series: GpuSeries) -> DeviceHistory:
-        """The device of the series, for which the signal reports; a new one where there was none."""
+        """The device of the series, for which the signal reports in this unit; a new one where there was none."""
         pod, gpu = (series.namespace, series.pod), series.gpu
-        device = next((each for each in self._by_pod.get(pod, ()) if each.series.gpu == gpu), None)
+        board = self._by_board.get(gpu.device, ())
+        device = next((each for each in board if each.series.gpu == gpu and each.pod == pod), None)
         if device is None:
             device = DeviceHistory(series, self._row(), self._columns)
             self._rows[device.row], self._is_mig[device.row] = device, gpu.is_mig
-            self._by_pod[pod] = (*self._by_pod.get(pod, ()), device)
-            self._by_gpu[gpu] = (*self._by_gpu.get(gpu, ()), device)
-            if len(self._by_gpu[gpu]) > 1:
-                self._shared.add(gpu)
-                self._shared_rows = None
-            self._moved.add(series.namespace)
-        self._columns[signal.name].has_reported[device.row] = True
+            self._board[device.row], self._is_holder[device.row] = self.boards.row(gpu.device), bool(series.pod)
+            if series.pod:
+                self._by_pod[pod] = (*self._by_pod.get(pod, ()), device)
+            self._by_board[gpu.device] = (*board, device)
+            if board:
+                self._shared.add(gpu.device)
+            self._moved.update(each.series.namespace for each in (*board, device))
+            self._doubts.clear()
+            self._by_host = None
+        columns = self._columns[signal.name]
+        columns.has_reported[device.row] = True
+        columns.is_percent[device.row] |= signal.unit is Unit.PERCENT
         return device
 
     def _row(self) -> int:
@@ -128,7 +184,11 @@ class History:
         for each in self._columns.values():
             each.resize(len(self._rows))
         if len(self._rows) > len(self._is_mig):
-            self._is_mig = np.append(self._is_mig, np.zeros(max(64, len(self._rows) // 4), np.bool_))
+            more = max(64, len(self._rows) // 4)
+            self._is_mig, self._is_holder = (
+                np.append(x, np.zeros(more, np.bool_)) for x in (self._is_mig, self._is_holder)
+            )
+            self._board = np.append(self._board, np.zeros(more, np.intp))
         return len(self._rows) - 1
 
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
@@ -137,11 +197,45 @@ class History:
     def rows_of(self, namespace: str, pod: str) -> tuple[int, ...]:
         return tuple(each.row for each in self._by_pod.get((namespace, pod), ()))
 
-    def other_holders(self, gpu: GpuId, pod: PodKey, *, since_s: float) -> list[PodKey]:
-        """Other pods for which the same device reported at or after `since_s` (Unix seconds)."""
-        holders = self._by_gpu.get(gpu, ())
-        others = [each for each in holders if each.pod != pod] if len(holders) > 1 else ()
-        return sorted(each.pod for each in others if each.last_sample_s >= since_s)
+    def others_of(self, gpu: GpuId, pod: PodKey) -> list[DeviceHistory]:
+        """What else reports for the board of the GPU than this pod's series of it."""
+        return [each for each in self._by_board.get(gpu.device, ()) if (each.series.gpu, each.pod) != (gpu, pod)]
+
+    def is_holder(self, device: DeviceHistory) -> bool:
+        """Whether its pod is known to hold GPUs here, as of `mark_holders`."""
+        return bool(self._is_holder[device.row])
+
+    def is_alive(self, device: DeviceHistory, trust: Trust, end: datetime) -> bool:
+        """Whether a counter of its board shows that the exporter still measures."""
+        grows, _ = self.boards.counters(self._board[[device.row]], trust, end)
+        return bool(grows[0])
+
+    def has_counter(self, device: DeviceHistory) -> bool:
+        """Whether there is a counter of its board by which to see that."""
+        return self.boards.has_counter(self._board.item(device.row))
+
+    def pods_of_host(self, host: str) -> Set[PodKey]:
+        """The pods that series of that host name."""
+        if self._by_host is None:
+            found: dict[str, set[PodKey]] = {}
+            for each in self:
+                if each.series.pod:
+                    found.setdefault(each.series.node, set()).add(each.pod)
+            self._by_host = found
+        return self._by_host.get(host, frozenset())
+
+    def mark_holders(self, holds_gpus: Callable[[PodKey], bool]) -> None:
+        """Say which pods hold GPUs here. Of pods that are alone on their board nothing depends on that."""
+        rows = [each for board in self._shared for each in self._by_board[board]]
+        holders = np.array([bool(each.series.pod) and holds_gpus(each.pod) for each in rows], np.bool_)
+        places = np.array([each.row for each in rows], np.intp)
+        if (self._is_holder[places] != holders).any():
+            self._is_holder[places] = holders
+            self._doubts.clear()
+
+    @property
+    def has_mig(self) -> bool:
+        return bool(self._is_mig[: len(self._rows)].any())
 
     def take_moved(self) -> set[str]:
         """Namespaces whose pods got or lost a GPU since this was asked for the last time."""
@@ -153,10 +247,11 @@ class History:
     ) -> NDArray[np.float64]:
         """What of these rows a decision depends on, as long as no verdict on one of them is put into words.
 
-        Shape: (rows, 2). The verdict on the GPU as a number; the Unix time in microseconds since when it is quiet, -inf
-        where that is as far as is known and inf where it is not quiet, or will be only after `end`.
+        Shape: (rows, 3). The verdict on the GPU as a number; the Unix time in microseconds since when it is quiet, -inf
+        where that is as far as is known and inf where it is not quiet, or will be only after `end`; of a verdict that
+        is known, what `unexplained_until` says.
         """
-        is_active, is_quiet, is_doubted = (np.zeros(len(rows), np.bool_) for _ in range(3))
+        is_active, is_quiet, is_doubted, is_misread = (np.zeros(len(rows), np.bool_) for _ in range(4))
         newest = np.full(len(rows), -np.inf)
         oldest, last_active = -newest, newest.copy()
         for signal in self.signals:
@@ -167,18 +262,22 @@ class History:
             is_active |= active & is_expected
             is_quiet |= ~active & trusted & is_expected
             is_doubted |= ~active & ~trusted & is_expected
+            is_misread |= are_fractions(windows.peaks) & columns.is_percent[rows] & is_expected
             newest = np.maximum(newest, windows.last_samples)
             oldest = np.where(is_expected, np.minimum(oldest, windows.last_samples), oldest)
             last_active = np.maximum(last_active, columns.last_active(above_ratio, rows))
         is_idle, is_busy = is_quiet & ~is_active & ~is_doubted, is_active & ~is_quiet
         verdicts = np.where(is_idle, _IDLE, np.where(is_busy, _BUSY, _UNKNOWN))
-        verdicts[self._is_shared(rows, since_s=(end - trust.max_age).timestamp())] = _UNKNOWN
+        doubts = self.doubts(above_ratio=above_ratio, length=length, trust=trust, end=end)[rows]
+        verdicts[(doubts & np.uint8(Doubt.SHARED) > 0) | (is_idle & (is_misread | (doubts > 0)))] = _UNKNOWN
         verdicts[newest < (end - length - trust.interval).timestamp()] = _OLD
         since = as_microseconds(last_active)
         is_quiet_since = (last_active == -np.inf) | (
             (as_microseconds(oldest) >= since) & (since < as_microseconds(end.timestamp()))
         )
-        return np.column_stack([verdicts, np.where(is_quiet_since, since, np.inf)])
+        unexplained = self.unexplained_until(above_ratio=above_ratio, length=length)[rows]
+        unexplained[verdicts == _UNKNOWN] = -np.inf
+        return np.column_stack([verdicts, np.where(is_quiet_since, since, np.inf), unexplained])
 
     def windows(self, rows: Rows, *, length: timedelta, end: datetime) -> Iterator[tuple[str, NDArray[np.float64]]]:
         """By signal, of these rows: the peak as a ratio, -1 without one, the slots covered, and all slots.
@@ -198,18 +297,72 @@ class History:
         """What `SampleColumns.peaks` says of these rows, by signal."""
         return {signal.name: self._columns[signal.name].peaks(rows, begin, end) for signal in self.signals}
 
-    def _is_shared(self, rows: Rows, *, since_s: float) -> NDArray[np.bool_]:
-        """Of which rows another pod's device reported at or after `since_s`."""
-        if self._shared_rows is None:
-            found = [(each.row, n) for n, gpu in enumerate(self._shared) for each in self._by_gpu[gpu]]
-            self._shared_rows = np.array(found, np.intp).reshape(-1, 2)
-        shared, gpus = self._shared_rows.T
-        newest = np.maximum.reduce([each.last_samples[shared] for each in self._columns.values()])
-        reports = newest >= since_s
-        others = np.bincount(gpus, reports)[gpus] - reports if len(gpus) else np.zeros(0)
-        is_shared = np.zeros(len(self._rows), np.bool_)
-        is_shared[shared[others > 0]] = True
-        return is_shared[rows]
+    def doubts(self, *, above_ratio: float, length: timedelta, trust: Trust, end: datetime) -> NDArray[np.uint8]:
+        """What speaks against the quiet of each row, as flags of `Doubt`. Shape: (rows,)."""
+        question = above_ratio, length, trust, end
+        found = self._doubts.get(question)
+        if found is None:
+            found = np.zeros(len(self._rows), np.uint8)
+            _, stands_still = self.boards.counters(self._board[: len(found)], trust, end, length)
+            found[stands_still] |= np.uint8(Doubt.FROZEN)
+            if self._shared:
+                self._doubt_shared(found, above_ratio, length, trust, end)
+            if self.boards.has_power:
+                self._doubt_power(found, above_ratio, length, end)
+            self._doubts[question] = found
+        return found
+
+    def unexplained_until(self, *, above_ratio: float, length: timedelta) -> Floats:
+        """Until when a row's device, or its board of MIG instances, showed work that its own series, or one of an
+        instance within `length` before, does not explain. Units: Unix seconds, -inf without any. Shape: (rows,).
+        """
+        question = above_ratio, length
+        found = self._doubts.get(question)
+        if found is None:
+            found = self._doubts[question] = np.full(len(self._rows), -np.inf)
+            rows, gpus = self._on_shared_boards()
+            is_mig, boards = self._is_mig[rows], self._board[rows]
+            own = np.maximum.reduce([each.last_active(above_ratio, rows) for each in self._columns.values()])
+            of_parent, of_instances = (_latest(boards, np.where(x, own, -np.inf)) for x in (~is_mig, is_mig))
+            of_parent[~is_mig | (of_instances >= of_parent - length.total_seconds())] = -np.inf
+            until = np.maximum(_latest(gpus, own), of_parent)
+            found[rows] = np.where(until > own + self.interval.total_seconds(), until, -np.inf)
+        return found
+
+    def _on_shared_boards(self) -> tuple[Rows, Rows]:
+        """The rows of boards that have several, and numbers of their GPUs."""
+        on_boards, numbers = [each for board in self._shared for each in self._by_board[board]], dict[GpuId, int]()
+        gpus = [numbers.setdefault(each.series.gpu, len(numbers)) for each in on_boards]
+        return np.array([each.row for each in on_boards], np.intp), np.array(gpus, np.intp)
+
+    def _doubt_shared(
+        self, found: NDArray[np.uint8], above_ratio: float, length: timedelta, trust: Trust, end: datetime
+    ) -> None:
+        """What rows of one board say of each other."""
+        rows, gpus = self._on_shared_boards()
+        is_holder, is_mig, boards = self._is_holder[rows], self._is_mig[rows], self._board[rows]
+        newest = np.maximum.reduce([each.last_samples[rows] for each in self._columns.values()])
+        reports = is_holder & (newest >= (end - trust.max_age).timestamp())
+        is_active = self._is_active(rows, above_ratio, end, length)
+        found[rows[np.bincount(gpus, reports)[gpus] - reports > 0]] |= np.uint8(Doubt.SHARED)
+        device_works = np.bincount(gpus, is_active & ~is_holder)[gpus] > 0
+        instances_work, parent_works = (
+            np.bincount(boards, is_active & of_kind)[boards] > 0 for of_kind in (is_mig, ~is_mig)
+        )
+        found[rows[device_works | (is_mig & parent_works & ~instances_work)]] |= np.uint8(Doubt.DEVICE_WORKS)
+
+    def _doubt_power(self, found: NDArray[np.uint8], above_ratio: float, length: timedelta, end: datetime) -> None:
+        """Which boards draw more than their MIG instances explain."""
+        rows = np.flatnonzero(self._is_mig[: len(found)])
+        boards = self._board[rows]
+        works = np.bincount(boards, self._is_active(rows, above_ratio, end, length))[boards] > 0
+        limits = np.array([unexplained_watts(each.series.model if (each := self._rows[n]) else "") for n in rows])
+        found[rows[~works & (self.boards.peak_watts(boards, end, length) >= limits)]] |= np.uint8(Doubt.POWER)
+
+    def _is_active(self, rows: Rows, above_ratio: float, end: datetime, length: timedelta) -> NDArray[np.bool_]:
+        peaks = [each.windows(end, length, rows).peaks for each in self._columns.values()]
+        active: NDArray[np.bool_] = np.maximum.reduce(peaks) >= as_stored(above_ratio)
+        return active
 
     def forget_before(self, at: datetime) -> None:
         """Free the rows of devices whose newest sample is older."""
@@ -225,14 +378,16 @@ class History:
             each.clear(np.array(rows, np.intp))
 
     def _forget(self, device: DeviceHistory) -> None:
-        pod, gpu = device.pod, device.series.gpu
-        _remove(self._by_pod, pod, device)
-        _remove(self._by_gpu, gpu, device)
-        if gpu in self._shared:
-            self._shared_rows = None
-        if len(self._by_gpu.get(gpu, ())) < 2:
-            self._shared.discard(gpu)
-        self._moved.add(pod[0])
+        board = device.series.gpu.device
+        _remove(self._by_board, board, device)
+        if device.series.pod:
+            _remove(self._by_pod, device.pod, device)
+        if len(self._by_board.get(board, ())) < 2:
+            self._shared.discard(board)
+        self._moved.update(each.series.namespace for each in (*self._by_board.get(board, ()), device))
+        self._doubts.clear()
+        self._by_host = None
+        self._is_mig[device.row] = False
         device.row = -1
 
     def __len__(self) -> int:
@@ -241,6 +396,13 @@ class History:
 
     def __iter__(self) -> Iterator[DeviceHistory]:
         return (each for each in self._rows if each is not None)
+
+
+def _latest(groups: Rows, at_s: Floats) -> Floats:
+    """The highest of each one's group."""
+    found = np.full(groups.max(initial=-1) + 1, -np.inf)
+    np.maximum.at(found, groups, at_s)
+    return found[groups]
 
 
 def _remove(found: dict[_T, tuple[DeviceHistory, ...]], key: _T, device: DeviceHistory) -> None:

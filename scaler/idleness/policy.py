@@ -8,12 +8,10 @@ what was requested since.
 longer one is a default from farther away (settings) and the owner wrote the shorter `idleAfter`, both are `idleAfter`.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -21,6 +19,9 @@ from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import OnFailure
 from scaler.idleness.hours import DayTime, Hours
+
+BUILT_IN = "built-in default"
+"""Source of a value that nobody has set."""
 
 
 class EnforcementMode(StrEnum):
@@ -133,11 +134,13 @@ class Policy:
     """Until then the answer is 1 whatever the GPUs do."""
     exclude_until: datetime | None = None
     """Likewise: its owner has excluded it, for good where that is as late as can be."""
+    observed_because: str = ""
+    """Why it is only observed, where that is not what was asked for."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Where every value that is not the built-in default came from, by the name of its field."""
 
     def source_of(self, name: str) -> str:
-        return self.sources.get(name, "built-in default")
+        return self.sources.get(name, BUILT_IN)
 
     @property
     def has_budget(self) -> bool:
@@ -186,6 +189,14 @@ class Overrides:
 
     def given(self) -> dict[str, Any]:
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+
+
+def only_observed(policy: Policy, because: str) -> Policy:
+    """The policy in mode observe, and why that is."""
+    if policy.mode is EnforcementMode.OBSERVE:
+        return policy
+    sources = {**policy.sources, "mode": because}
+    return replace(policy, mode=EnforcementMode.OBSERVE, observed_because=because, sources=sources)
 
 
 def resolve(*layers: tuple[str, Overrides]) -> Policy:
@@ -261,13 +272,29 @@ def _shown(value: Any) -> str:
 
 
 def is_any_of(name: str, patterns: Iterable[str]) -> bool:
-    """Whether it is one of the names, in which `*` stands for any text."""
-    return any(_pattern(each).fullmatch(name) for each in patterns)
+    """Whether it is one of the names, in which `*` stands for any text.
+
+    Names and patterns are a tenant's, and a regular expression of several `.*` takes a time that grows with a power of
+    the name's length. Here each part is looked for once, after the one before: the first place where it is leaves the
+    most text for the others.
+    """
+    return any(_is_like(name, each) for each in patterns)
 
 
-@lru_cache(maxsize=4096)
-def _pattern(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, text.split("*"))), re.DOTALL)
+def _is_like(name: str, pattern: str) -> bool:
+    first, *parts = pattern.split("*")
+    if not parts:
+        return name == first
+    *inner, last = parts
+    at, end = len(first), len(name) - len(last)
+    if at > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in inner:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +314,8 @@ class Trust:
     """Longest tolerated hole: 3 min at 30 s. A longer one is a collector fault in which work could hide."""
     max_clock_skew: timedelta = timedelta(seconds=15)
     """Tolerated difference between the clocks: half an interval. Beyond it windows are misplaced."""
+    single_witness: bool = False
+    """Whether one signal alone may suspend, where no counter shows that its exporter still measures."""
 
     @property
     def max_age(self) -> timedelta:

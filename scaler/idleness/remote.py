@@ -47,6 +47,8 @@ class RemoteAnswer:
     message: str = ""
     """Why it cannot be judged, or does not run, in words."""
     idle_since: datetime | None = None
+    idle_at_least: bool = False
+    """Whether that is a bound."""
     idle_for: timedelta | None = field(default=None, compare=False)
     """When it was said, by the clock of that cluster; it grows with each status."""
     running_since: datetime | None = None

@@ -66,6 +66,11 @@ class GpuEvidence:
     """By signal name."""
     last_active_at: datetime | None = None
     """End of the newest interval with work on any signal, as far back as samples are kept."""
+    unseen_until: datetime | None = None
+    """Until when work may have gone unseen: its device or board showed some that its own series does not, or samples of
+    a quiet one do not go back to its start without a hole."""
+    is_lone_witness: bool = False
+    """Whether one signal alone decides, and no counter shows that its exporter still measures."""
 
     @property
     def is_quiet(self) -> bool:
@@ -90,6 +95,9 @@ class RemoteEvidence(Protocol):
     def idle_since(self) -> datetime | None: ...
 
     @property
+    def idle_at_least(self) -> bool: ...
+
+    @property
     def evidence(self) -> Sequence[Mapping[str, Any]]: ...
 
 
@@ -99,6 +107,11 @@ class WorkloadVerdict:
     gpus: Sequence[GpuEvidence] = ()
     remote: RemoteEvidence | None = None
     """Of one that runs on another cluster; its GPUs are not seen here."""
+
+    @property
+    def is_single_witness(self) -> bool:
+        """Whether its quiet rests on one signal alone for any of its GPUs."""
+        return any(gpu.is_lone_witness for gpu in self.gpus)
 
     @property
     def gpu_count(self) -> int:
@@ -134,6 +147,12 @@ def _disagreement(active: Sequence[str], quiet: Sequence[str], windows: Mapping[
 
 def _doubt(name: str, window: Window, trust: Trust, end: datetime) -> Unknown | None:
     """Why this signal's quiet cannot be believed, or None where it can."""
+    if window.last_sample_at is not None and window.last_sample_at - end > trust.max_clock_skew:
+        return Unknown(
+            reason=UnknownReason.CLOCK_SKEW,
+            message=f"{name} has a sample of {window.last_sample_at:%Y-%m-%d %H:%M:%S}, which is yet to come; "
+            "correct the clock of its exporter, or of what stores its samples",
+        )
     if window.last_sample_at is None or window.covered == 0:
         return Unknown(reason=UnknownReason.NO_SAMPLES, message=f"{name} has no sample in the window")
     age = end - window.last_sample_at

@@ -41,7 +41,7 @@ class Window:
     peak_ratio: float | None
     """Highest sample, or None where there is none."""
     last_sample_at: datetime | None
-    """Time of the newest sample the ring holds."""
+    """Time of the newest sample the ring holds, or of one that was refused as too late."""
 
     @property
     def coverage_ratio(self) -> float:
@@ -187,7 +187,7 @@ class Ring:
             return 0
         size = len(self._values)
         places = (self._earliest[after % size] - self._latest[before % size]) / STEPS
-        return _whole_collections(after - before + places)
+        return whole_collections(after - before + places)
 
     def _missed_before(self, sampled: int, first: int) -> int:
         """Collections missed between the window's first slot and the first that holds a sample."""
@@ -198,10 +198,10 @@ class Ring:
     def _missed_after(self, sampled: int, last: int, end: float) -> int:
         """Collections missed between the last slot that holds a sample and the window's last slot."""
         waited = end - sampled - self._latest[sampled % len(self._values)] / STEPS
-        return min(last - sampled, _whole_collections(waited))
+        return min(last - sampled, whole_collections(waited))
 
 
-def _whole_collections(apart: float) -> int:
+def whole_collections(apart: float) -> int:
     """How many collections fit between two samples that lie this many intervals apart."""
     return max(0, int(apart - 1 + JITTER))
 

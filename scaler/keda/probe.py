@@ -31,11 +31,12 @@ from typing import NamedTuple
 
 import grpc
 
+from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.call_credentials import CallCredentials
 from scaler.tls.certificates import Certificate, certificates_in, is_expired, is_not_yet_valid, parse
-from scaler.tls.material import UnusableError, load_pair, second
+from scaler.tls.material import load_pair, second
 
 _SECONDS = 5.0
 """For each step. KEDA itself waits without end."""
@@ -87,7 +88,7 @@ async def probe(call: ScalerCall, now: datetime) -> CallResult:
         reason = error.strerror or str(error) or type(error).__name__
         what = f"{call.at[0]}:{call.at[1]} cannot be reached from here: {reason}"
         return CallResult((CallFault(CallProblem.NOT_REACHED, what),))
-    except UnusableError as error:
+    except ConfigurationError as error:
         return CallResult((CallFault(CallProblem.CLIENT_REFUSED, str(error)),))
 
 
@@ -101,7 +102,7 @@ async def _probe_plaintext(call: ScalerCall, now: datetime) -> CallResult:
 
 
 async def _probe_tls(call: ScalerCall, now: datetime) -> CallResult:
-    """Raises: OSError where nothing listens; UnusableError for the trigger's own pair."""
+    """Raises: OSError where nothing listens; ConfigurationError for the trigger's own pair."""
     found = await asyncio.to_thread(_server_certificate, call)
     certificate, pem = found or (None, b"")
     faults: list[CallFault] = []
@@ -134,7 +135,7 @@ async def _probe_unverified(call: ScalerCall, certificate: Certificate, pem: byt
 def _server_certificate(call: ScalerCall) -> tuple[Certificate, bytes] | None:
     """With its PEM; None where the server does not get as far as to show one. Blocks.
 
-    Raises: OSError where nothing listens; UnusableError for the trigger's own pair.
+    Raises: OSError where nothing listens; ConfigurationError for the trigger's own pair.
     """
     context = _unverified_context(call.credentials)
     with socket.create_connection(call.at, timeout=_SECONDS) as plain:
@@ -147,7 +148,7 @@ def _server_certificate(call: ScalerCall) -> tuple[Certificate, bytes] | None:
 
 
 def _unverified_context(credentials: CallCredentials) -> ssl.SSLContext:
-    """Raises: UnusableError."""
+    """Raises: ConfigurationError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = ssl.TLSVersion.TLSv1_2

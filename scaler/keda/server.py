@@ -10,6 +10,7 @@ Laws of this file:
 * Readiness follows the first full snapshot, liveness only whether this process answers: restarting it never helps
   against a Prometheus that is down.
 * The health services are answered to every client that gets through TLS: their replies name no workload.
+* What is no message of its method is refused as INVALID_ARGUMENT and counted; gRPC itself would log a traceback.
 * gRPC asks for the certificate at every handshake, from a thread of its own. An open connection keeps the one that it
   began with, and its streams go on; it ends by its age.
 """
@@ -20,6 +21,7 @@ from datetime import timedelta
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scaler.decision.decision_cache import DecisionCache
@@ -52,6 +54,9 @@ class ServerConfig:
     """Open streams included, at about 30 KB each. Beyond it clients get RESOURCE_EXHAUSTED instead of our memory."""
     reflection: bool = False
     """Describe the service to tools such as grpcurl. Needs the extra `reflection`."""
+    max_connections: int = 512
+    """KEDA has one for each address and client certificate, and one more for each that ends by its age. Beyond it new
+    ones are closed, so that descriptors remain for all else."""
 
 
 class ServerTls:
@@ -104,7 +109,9 @@ class ExternalScalerServer:
         self._health = health.aio.HealthServicer()
         self._draining = False
         self._server = grpc.aio.server(
-            options=server_options(config), maximum_concurrent_rpcs=config.max_concurrent_rpcs
+            options=server_options(config),
+            maximum_concurrent_rpcs=config.max_concurrent_rpcs,
+            interceptors=[_ReadableOnly(observe)],
         )
         clients = tls.clients if tls else None
         servicer = ExternalScalerServicer(decisions, self._lifetimes, observe=observe, clients=clients)
@@ -152,6 +159,34 @@ class ExternalScalerServer:
         return 0 if address.startswith("unix:") else port
 
 
+class _ReadableOnly(grpc.aio.ServerInterceptor):
+    """Of methods that take one message; a stream of messages is left to its own method."""
+
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
+
+    async def intercept_service(self, continuation: Any, details: grpc.HandlerCallDetails) -> Any:
+        handler = await continuation(details)
+        if handler is None or handler.request_streaming:
+            return handler
+        kind = "unary_stream" if handler.response_streaming else "unary_unary"
+        method, reply = details.method.rpartition("/")[2], getattr(handler, kind)
+
+        def read(raw: bytes) -> Any:
+            try:
+                return handler.request_deserializer(raw)
+            except DecodeError:
+                return None
+
+        async def answer(request: Any, context: Any) -> Any:
+            if request is None:
+                self._observe(method, grpc.StatusCode.INVALID_ARGUMENT.name, 0.0)
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is no message of {method}")
+            return await reply(request, context)
+
+        return handler._replace(**{kind: answer, "request_deserializer": read})
+
+
 def server_options(config: ServerConfig) -> list[tuple[str, int]]:
     return [
         ("grpc.max_connection_age_ms", round(config.max_connection_age.total_seconds() * 1000)),
@@ -169,6 +204,9 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         # Clients may ping as they like: a GOAWAY for it would break their streams.
         ("grpc.http2.max_ping_strikes", 0),
+        # Whoever connects and never speaks HTTP/2 is cut off.
+        ("grpc.max_allowed_incoming_connections", config.max_connections),
+        ("grpc.server_handshake_timeout_ms", 10_000),
         # Proxies and meshes add headers; gRPC's own limit is 8 KiB.
         ("grpc.max_metadata_size", 64 * 1024),
         ("grpc.absolute_max_metadata_size", 64 * 1024),

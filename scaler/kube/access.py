@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
 import structlog
-import yaml
-from msgspec import Struct, convert, field
+from msgspec import Struct, ValidationError, convert, field
 
 from scaler import __version__
+from scaler.documents import document, read_text, unreadable
 from scaler.errors import ConfigurationError
 from scaler.tls.certificates import is_loopback
 
@@ -113,28 +113,43 @@ def _from_service_account(folder: Path) -> Access:
 async def _from_kubeconfig(paths: str, context: str | None) -> Access:
     from kubernetes.aio import config
 
-    _check_exists(paths)
+    check_kubeconfig(paths, context)
     configuration = _new_configuration()
     try:
         loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
             config_file=paths, context=context, client_configuration=configuration, persist_config=False
         )
     except Exception as error:
-        raise ConfigurationError(f"kubeconfig {paths}: {error or type(error).__name__}") from error
+        words = " ".join(str(error).split())
+        raise ConfigurationError(f"kubeconfig {paths}: {words or type(error).__name__}") from error
     _check_credentials(loader, configuration, paths)
     has_token = "BearerToken" in configuration.api_key
     return _access(configuration, source=f"kubeconfig {paths}", loader=loader if has_token else None)
 
 
-def _check_exists(paths: str) -> None:
-    """Raises: ConfigurationError unless one of the listed files is there and can be read."""
+def check_kubeconfig(paths: str, context: str | None = None) -> None:
+    """Raises: ConfigurationError unless one of the listed files is there, and all of them together name a server."""
     candidates = [Path(path).expanduser() for path in paths.split(os.pathsep) if path]
-    files = [path for path in candidates if path.is_file()]
-    if not files:
+    found = [_read_kubeconfig(path) for path in candidates if os.path.isfile(path)]  # noqa: PTH113 (no name is too long)
+    if not found:
         raise ConfigurationError(f"kubeconfig {paths} does not exist; check --kubeconfig or $KUBECONFIG")
-    for file in files:
-        if not os.access(file, os.R_OK):
-            raise ConfigurationError(f"kubeconfig {file} cannot be read by this user; check its permissions")
+    wanted = context or next((each.current_context for each in found if each.current_context), "")
+    contexts = {each.name: each.context for file in reversed(found) for each in reversed(file.contexts or ())}
+    clusters = {each.name for file in found for each in file.clusters or ()}
+    if wanted not in contexts:
+        known = f"there are: {', '.join(sorted(contexts)) or 'none'}"
+        raise ConfigurationError(f"kubeconfig {paths}: it has no context {wanted!r}; {known}")
+    if contexts[wanted].cluster not in clusters:
+        raise ConfigurationError(f"kubeconfig {paths}: it has no cluster {contexts[wanted].cluster!r}")
+
+
+def _read_kubeconfig(path: Path) -> "_Kubeconfig":
+    """Raises: ConfigurationError."""
+    where = f"kubeconfig {path}"
+    try:
+        return convert(document(read_text(path), where) or {}, _Kubeconfig)
+    except ValidationError as error:
+        raise ConfigurationError(f"{where}: {unreadable(error)}") from None
 
 
 def _check_credentials(loader: Any, configuration: "Configuration", paths: str) -> None:
@@ -194,6 +209,10 @@ class _ClusterEntry(Struct, frozen=True, rename="kebab"):
     proxy_url: str = ""
 
 
+class _ExecEntry(Struct, frozen=True):
+    command: str
+
+
 class _UserEntry(Struct, frozen=True, rename="kebab"):
     token: str = ""
     token_file: str = field(default="", name="tokenFile")
@@ -203,7 +222,7 @@ class _UserEntry(Struct, frozen=True, rename="kebab"):
     client_key_data: str = ""
     username: str = ""
     password: str = ""
-    exec: Any = None
+    exec: _ExecEntry | None = None
     auth_provider: Any = None
 
 
@@ -212,11 +231,26 @@ class _ContextEntry(Struct, frozen=True):
     user: str = ""
 
 
+class _NamedCluster(Struct, frozen=True):
+    name: str
+    cluster: _ClusterEntry | None = None
+
+
+class _NamedUser(Struct, frozen=True):
+    name: str
+    user: _UserEntry | None = None
+
+
+class _NamedContext(Struct, frozen=True):
+    name: str
+    context: _ContextEntry = _ContextEntry()
+
+
 class _Kubeconfig(Struct, frozen=True, rename="kebab"):
     current_context: str = ""
-    clusters: list[dict[str, Any]] = []
-    users: list[dict[str, Any]] = []
-    contexts: list[dict[str, Any]] = []
+    clusters: list[_NamedCluster] | None = None  # kubectl writes null where there is none
+    users: list[_NamedUser] | None = None
+    contexts: list[_NamedContext] | None = None
 
 
 def access_of_kubeconfig(content: bytes, *, source: str) -> Access:
@@ -271,15 +305,14 @@ def _can_be_read(server: SplitResult) -> bool:
 def _entries(content: bytes, source: str) -> tuple[_ClusterEntry, _UserEntry]:
     """Cluster and user of the current context. Raises: ConfigurationError."""
     try:
-        config = convert(yaml.safe_load(content), _Kubeconfig)
-        contexts = {str(each["name"]): convert(each["context"], _ContextEntry) for each in config.contexts}
-        clusters = {str(each["name"]): convert(each["cluster"] or {}, _ClusterEntry) for each in config.clusters}
-        users = {str(each["name"]): convert(each["user"] or {}, _UserEntry) for each in config.users}
-        context = contexts[config.current_context]
+        config = convert(document(content.decode(), source), _Kubeconfig)
+        context = {each.name: each.context for each in config.contexts or ()}[config.current_context]
+        clusters = {each.name: each.cluster or _ClusterEntry() for each in config.clusters or ()}
+        users = {each.name: each.user or _UserEntry() for each in config.users or ()}
         return clusters[context.cluster], users.get(context.user, _UserEntry())
     except KeyError as error:
         raise ConfigurationError(f"{source}: it has no {error}") from error
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{source}: it is not a kubeconfig: {type(error).__name__}") from error
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 
 Params = Mapping[str, str | int | bool]
 
 NO_ANSWER = 0
 """The `status` of a call that got no HTTP answer: a timeout, a refused or a broken connection."""
+TIMEOUT = "Timeout"
+"""The `reason` of one that did not come in time; of an open watch, that it was silent for too long."""
 
 TRANSIENT = frozenset({NO_ANSWER, 429, 500, 502, 503, 504})
 """Statuses after which the same request may succeed a moment later."""
@@ -90,13 +93,16 @@ def read_status(body: bytes | msgspec.Raw) -> ApiStatus | None:
     """The Status object in an answer; None where it holds something else (a proxy's page, plain text)."""
     try:
         status = _status_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
     return status if status.kind == "Status" else None
 
 
 _NOT_SERVED = "could not find the requested resource"
 """How API servers word the 404 for a path that leads to no resource, in an otherwise ordinary Status."""
+_NOT_GRANTED = " cannot "
+"""How authorizers word it that a user cannot do something. Admission refuses writes with 403, too: in a namespace that
+is being deleted, beyond a quota, by a policy. No rule of RBAC helps there."""
 
 
 def refusal(request: ApiRequest, *, server: str, status: int, body: bytes, retry_after: float = 0.0) -> KubeError:
@@ -104,7 +110,9 @@ def refusal(request: ApiRequest, *, server: str, status: int, body: bytes, retry
     answer = read_status(body)
     said = answer.message if answer else " ".join(body[:200].decode("utf-8", "replace").split())
     reason = answer.reason if answer and answer.reason else ""
-    advice = _advice(request, status, is_served=reason == "NotFound" and _NOT_SERVED not in said)
+    is_served = reason == "NotFound" and _NOT_SERVED not in said
+    is_by_admission = status == 403 and request.method != "GET" and bool(reason) and _NOT_GRANTED not in said
+    advice = "" if is_by_admission else _advice(request, status, is_served=is_served)
     text = f"{request} at {server}: {status} {reason or 'without a Status'}: {said or 'no message'}"
     text = f"{text}; {advice}" if advice else text
     return KubeError(text, status=status, reason=reason, retry_after=retry_after)

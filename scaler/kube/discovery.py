@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from msgspec import field
 
 from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.objects import resources
-from scaler.kube.objects.core import UNREADABLE, Struct, decode
+from scaler.kube.objects.core import Struct, decode
 from scaler.kube.objects.resources import Resource, group_version_path
 from scaler.kube.transport import KubeTransport
 

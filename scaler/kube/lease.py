@@ -8,7 +8,7 @@ Laws:
   follower's start is never earlier than the leader's, and its wait is longer.
 * `is_leader` is computed from the clock whenever it is asked, so neither a hung call nor a busy event loop can
   prolong it. Ask it before each write.
-* No wall clock is trusted. The times in the record are for people.
+* No wall clock is trusted: who leads does not depend on the times in the record.
 * Every write carries the resourceVersion that was read. A write whose answer was lost may have been done; the next
   one then fails with 409, and the record is read again.
 * A Lease that was deleted is not free: its holder is given the same time to notice.
@@ -35,8 +35,8 @@ import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.resources import LEASE
 from scaler.kube.transport import KubeTransport
 
@@ -87,6 +87,11 @@ class LeaderElector:
         self._vacant_from = -math.inf
         """When a Lease that does not exist may be taken."""
         self._leads_until = -math.inf
+        self._led_at = -math.inf
+        """When some replica was last known to lead."""
+        self.led_until: datetime | None = None
+        """When the holder had renewed it at the first look; None where there was none before this one. By that one's
+        clock: it tells up to when others have led, not who may lead."""
         self.problem = ""
         """Why the Lease could not be read or written the last time; empty where it could."""
 
@@ -98,6 +103,11 @@ class LeaderElector:
     def holder(self) -> str:
         """Identity of the holder as far as known; empty where there is none."""
         return str(self._spec.get("holderIdentity") or "")
+
+    @property
+    def leaderless_seconds(self) -> float:
+        """For how long no replica has been known to lead; infinite where none ever was."""
+        return 0.0 if self.is_leader else self._clock.monotonic() - self._led_at
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Runs `work` whenever this replica leads: starts it when leadership is won, cancels it when it is lost.
@@ -157,6 +167,8 @@ class LeaderElector:
             if self._may_take():
                 await self._write(self._spec_as_holder())
             self.problem = ""
+            if self.is_leader or not self._may_take():
+                self._led_at = self._clock.monotonic()
         except KubeError as error:
             self._is_current = False
             if error.status != 409:
@@ -227,6 +239,8 @@ class LeaderElector:
             raise KubeError(
                 f"Lease {self._namespace}/{self._name}: not an object: {error}", reason="NotALease"
             ) from error
+        if self._seen_at == -math.inf and lease.get("spec", {}).get("holderIdentity") != self.identity:
+            self.led_until = _instant(lease)
         if lease.get("spec") != self._lease.get("spec"):
             self._seen_at = self._clock.monotonic()
         self._lease = lease
@@ -271,6 +285,15 @@ class LeaderElector:
 def _micro_time(now: datetime) -> str:
     """The time as the API's MicroTime, which wants all six digits."""
     return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _instant(lease: dict[str, Any]) -> datetime | None:
+    """When the Lease was renewed last."""
+    try:
+        found = datetime.fromisoformat(lease["spec"]["renewTime"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return found if found.tzinfo is not None else None
 
 
 async def _end(task: asyncio.Task[Any]) -> None:

@@ -14,7 +14,8 @@ import msgspec
 import structlog
 
 from scaler.clock import Turns
-from scaler.kube.objects.core import UNREADABLE, ListPage, ObjectMeta, decode
+from scaler.documents import UNREADABLE
+from scaler.kube.objects.core import ListPage, ObjectMeta, decode
 
 _log = structlog.get_logger(__name__)
 

@@ -19,8 +19,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.resources import SELF_SUBJECT_ACCESS_REVIEW, SUBJECT_ACCESS_REVIEW, TOKEN_REVIEW, Resource
 
 T = TypeVar("T")

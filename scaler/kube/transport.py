@@ -21,10 +21,11 @@ from typing import Self
 
 import aiohttp
 
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.access import Access, open_access
-from scaler.kube.api_requests import NO_ANSWER, TRANSIENT, ApiRequest, Params, no_answer, refusal
-from scaler.kube.objects.core import UNREADABLE, ListPage, decode
+from scaler.kube.api_requests import NO_ANSWER, TIMEOUT, TRANSIENT, ApiRequest, Params, no_answer, refusal
+from scaler.kube.objects.core import ListPage, decode
 from scaler.kube.watch_backoff import Backoff
 
 CALL_SECONDS = 10.0
@@ -270,7 +271,7 @@ def _failure(error: Exception) -> tuple[str, str]:
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             return "CertificateRefused", f"TLS failed: {error}"
         case TimeoutError():
-            return "Timeout", f"no answer in time{f' ({error})' if str(error) else ''}"
+            return TIMEOUT, f"no answer in time{f' ({error})' if str(error) else ''}"
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
             return "Truncated", f"the answer broke off: {error}"
         case aiohttp.ClientError() | OSError():

@@ -4,8 +4,8 @@ Waits are exponential with full jitter, so that many clients do not come back as
 
 | how it ended                                   | failures in a row | next                                     |
 |------------------------------------------------|-------------------|------------------------------------------|
-| after it had lasted and delivered something    | 0                 | watch from where it ended, at once       |
-| in order, having lasted and delivered nothing  | 0                 | list, at once                            |
+| in order, or silent, after it had lasted       | 0                 | watch from where it ended, at once       |
+| broken, after it had lasted and delivered      | 0                 | the same                                 |
 | early, but it had delivered something          | 1                 | watch from where it ended, after a wait  |
 | early, with nothing                            | + 1               | the same; or see below                   |
 | 410 Expired, as an answer or in the stream     | + 1               | list, after a wait                       |
@@ -13,8 +13,8 @@ Waits are exponential with full jitter, so that many clients do not come back as
 
 A list that succeeds does not make up for failures: a server that answers every watch with 410 would be listed without
 a pause. Nor does an open stream: one that only ever says `ERROR` would be opened again a thousand times a second.
-A watch without a single event or bookmark proves nothing, however well it ends: from a version that the server has not
-reached yet (an etcd was restored, and versions went backwards) kube-apiserver 1.36 stays silent until the time is up.
+Wherever the next one is to start: where nothing was heard for `quiet` seconds there is a list first, however well the
+watch ended. Why is in `watched_list.py`.
 """
 
 import math
@@ -52,12 +52,15 @@ class WatchTiming:
     watch: tuple[float, float] = (240.0, 300.0)
     """A watch is asked to end after a time drawn from this range, so that watches do not all reconnect together."""
     unproven: float = 60.0
-    """It is asked to end no later than about this while the server has not shown yet that it sends bookmarks: where
-    nothing happens they alone show that a view is current. They come before the end of a watch at the latest."""
+    """It is asked to end no later than about this while the server has not shown yet that it sends bookmarks."""
     slack: float = 15.0
-    """A connection that is silent for this much longer than the watch was asked to last is dead."""
+    """A connection that is silent for this much longer than the watch was asked to last is given up."""
     bookmark_silence: float = 90.0
-    """The same for a server that is known to send bookmarks, which come about once a minute."""
+    """The same for a server that has sent bookmarks. They come about once a minute where etcd reports its progress;
+    by default it does every 10 minutes, and where nothing happens none comes in between."""
+    quiet: float = 45.0
+    """A watch is not opened where nothing was heard for this long before: there is a list first. Together with the
+    silence of an open watch that is two and a quarter minutes, which leaves a list its time within `maxViewAge`."""
     lasting: float = 5.0
     """A watch that stood this long was a good one, however it ended."""
     absent: float = 30.0
@@ -89,7 +92,8 @@ def after_watch(
     """The failures in a row after a round of list and watch, and whether the version watched from is given up.
 
     `lasted`: seconds for which the watch was open; 0 where it never was. `delivered`: whether an event or a bookmark
-    came. `in_order`: whether the server ended the watch as it was asked to. `was_reached`: whether a server answered.
+    came. `in_order`: whether the server ended the watch as it was asked to, or was silent until it was given up.
+    `was_reached`: whether a server answered.
     """
     has_lasted = lasted >= timing.lasting
     if has_lasted and (delivered or in_order):
@@ -98,6 +102,5 @@ def after_watch(
         failures = 1
     else:
         failures += 1
-    proves_nothing = has_lasted and in_order and not delivered
     is_fruitless = was_reached and failures >= FRUITLESS_WATCHES
-    return failures, is_expired or proves_nothing or is_fruitless
+    return failures, is_expired or is_fruitless

@@ -2,14 +2,20 @@
 
 Laws:
 
-* The copy says how good it is: `state` whether it is being kept up to date and if not why, `age` how long ago the
-  API last responded, and `undecodable` what is there and cannot be read.
+* The copy says how good it is: `state` whether it is being kept up to date and if not why, `age` how long ago it was
+  known to be current, and `undecodable` what is there and cannot be read.
+* It is known to be current by a list, as of when that was asked for, and by every line of a watch. That a watch opens
+  proves nothing: from a version that the server has not reached (an etcd was restored, and versions went backwards)
+  kube-apiserver 1.36 answers 200 and is silent until the time is up, and so is a proxy that holds lines back.
+* Nor does a watch have to say anything, bookmarks included (Source: KEP-956, "not guaranteed"). So silence is no
+  failure, and what was not heard of for some time is listed again, which a quiet API answers and a dead one does not.
 * Whatever the API server does, requests stay rare (`watch_backoff.py`).
 
 | what happened                                | state        | next                                          |
 |----------------------------------------------|--------------|-----------------------------------------------|
 | list answered, watch open, or ended in order | Reflecting   | watch                                         |
-| refused, broken, silent, expired             | Disconnected | watch or list after a wait (`watch_backoff.py`) |
+| nothing heard for a while, or an open watch silent | Reflecting | list                                      |
+| refused, broken, expired                     | Disconnected | watch or list after a wait (`watch_backoff.py`) |
 | 401, 403                                     | Denied       | the same again after a backoff                |
 | 404: the server does not know the resource   | Absent       | list, every half minute                       |
 
@@ -29,10 +35,11 @@ from dataclasses import dataclass
 import structlog
 
 from scaler.clock import Clock
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.kube.api_requests import NO_ANSWER, ApiStatus, Params, read_status
+from scaler.kube.api_requests import NO_ANSWER, TIMEOUT, ApiStatus, Params, read_status
 from scaler.kube.object_cache import OBJECTS_PER_TURN, Index, Keep, ObjectCache, T, identity_of
-from scaler.kube.objects.core import UNREADABLE, WatchEvent, decode
+from scaler.kube.objects.core import WatchEvent, decode
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import WatchTiming, after_watch
@@ -127,10 +134,10 @@ class WatchedList(ObjectCache[T]):
 
     @property
     def age(self) -> float:
-        """Seconds since the last response for this; infinite before the first list.
+        """Seconds since this was known to be current; infinite before the first list.
 
-        Range: up to about a minute while all is well, the distance of bookmarks; a minute and a half before a silent
-        connection is taken for dead.
+        Range: up to two and a quarter minutes, and the time of a list, while the API answers, whether or not it has
+        anything to report (`WatchTiming`).
         """
         return self._clock.monotonic() - self._last_contact
 
@@ -144,7 +151,7 @@ class WatchedList(ObjectCache[T]):
         """Seconds to wait after a list (where one is needed) and a watch."""
         self._opened_at, self._delivered = None, 0
         try:
-            if not self._version:
+            if not self._version or self.age >= self._timing.quiet:
                 await self._list()
             await self._watch()
         except KubeError as error:
@@ -152,8 +159,9 @@ class WatchedList(ObjectCache[T]):
         return self._wait_after(None)
 
     async def _list(self) -> None:
+        asked_at = self._clock.monotonic()
         self._version = await self.replace(self._transport.list_pages(self._path, self._selectors))
-        self._last_contact = self._clock.monotonic()
+        self._last_contact = asked_at
         self._enter(Reflecting())
         self._has_synced()
 
@@ -213,6 +221,8 @@ class WatchedList(ObjectCache[T]):
     async def _after_error(self, error: KubeError) -> float:
         if error.status == 404:
             return await self._after_not_found(error)
+        if (error.status, error.reason) == (NO_ANSWER, TIMEOUT) and self._opened_at is not None:
+            return self._wait_after(None)
         if error.status in (401, 403):
             self._enter(Denied(str(error)))
             self._answered.set()

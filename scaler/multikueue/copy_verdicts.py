@@ -12,14 +12,13 @@ Laws:
 
 * The same code judges that judges the workloads of this cluster: samples, pods, what is doubted about either.
 * Idle is said only while all of the GPU pods run that the Workload was admitted with.
-* `idleSince` is never before samples were read without a break: of the time before, work may have been forgotten, and
-  the hub takes a warning for standing that was given since `idleSince`.
+* `idleSince` is never before work that may have gone unseen: the hub takes a warning for standing that was given since.
 * `judgedBy` is the policy as the hub wrote it, so that a verdict by another one is not taken for that.
 * Entries are written by another cluster: what is wrong with one is its verdict, and the others are judged.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -27,16 +26,16 @@ import structlog
 
 from scaler.clock import Turns
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Decision
+from scaler.decision.decision import Decision, Quiet
 from scaler.decision.describe import EVIDENCE_LIMIT, evidence
-from scaler.decision.evaluation import Evaluator
+from scaler.decision.evaluation import Evaluator, ScaleTarget
 from scaler.decision.target_state import ObservedTarget, state_of
 from scaler.decision.trigger_metadata import parse_metadata, resolve_policy
 from scaler.decision.workloads import observe
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides, Policy
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import Unknown, verdict_name
+from scaler.idleness.verdict import Idle, Unknown, verdict_name
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferPolicy, WorkloadOffer
 from scaler.multikueue.fit_answers import EntryKey, entry_key
@@ -75,6 +74,8 @@ def longest_window(entries: Iterable[OfferedWorkload], *, longest: timedelta, sh
 class CopyVerdicts:
     evaluator: Evaluator
     cluster: ClusterState
+    _quiet: dict[EntryKey, Quiet | None] = field(default_factory=dict, init=False)
+    """What the last verdicts leave to know of their quiet."""
 
     async def verdicts(self, entries: Iterable[OfferedWorkload], at: datetime) -> Mapping[EntryKey, WorkloadOffer]:
         """Of all that have a policy, as of the evaluation of that instant."""
@@ -83,6 +84,7 @@ class CopyVerdicts:
         for each in asked:
             found[entry_key(each)] = self._judged(each, at, shown)
             await turns.give_way()
+        self._quiet = {key: self._quiet.get(key) for key in found}
         return found
 
     def _judged(self, entry: OfferedWorkload, at: datetime, shown: int) -> WorkloadOffer:
@@ -101,23 +103,28 @@ class CopyVerdicts:
         workload = self.cluster.workloads.get(*entry.key)
         if workload is None or not workload.is_remote_copy:
             return _unknown(entry, UnknownReason.WORKLOAD_MISSING, "no remote copy of that name is here")
-        return _shown(entry, *self._decided(workload, policy, at), shown, read_since=self.evaluator.sampler.since)
+        decision, gpus = self._decided(workload, policy, at, self._quiet.get(entry_key(entry)))
+        self._quiet[entry_key(entry)] = decision.quiet_until(at)
+        return _shown(entry, decision, gpus, shown)
 
-    def _decided(self, workload: Workload, policy: Policy, at: datetime) -> tuple[Decision, int]:
+    def _decided(self, workload: Workload, policy: Policy, at: datetime, quiet: Quiet | None) -> tuple[Decision, int]:
         """What would be decided about it if it was no remote copy, and the GPUs that it holds."""
         pods = self.cluster.pods_of_workload(workload)
         observed = replace(observe(workload, self.cluster.gpus), is_remote_copy=False)
-        target = ObservedTarget(desired_replicas=1, workload=observed, pods=pods)
-        decision = self.evaluator.decide_on(workload.metadata.namespace, state_of(target), pods, policy, at)
+        state = state_of(ObservedTarget(desired_replicas=1, workload=observed, pods=pods))
+        target = ScaleTarget(state=state, pods=pods, quiet=quiet)
+        decision = self.evaluator.decide_on(workload.metadata.namespace, target, policy, at)
         return decision, sum(pod.gpus for pod in pods if pod.holds_gpus)
 
 
-def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int, *, read_since: datetime) -> WorkloadOffer:
+def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int) -> WorkloadOffer:
     target = decision.target
     if isinstance(decision.answer, Unknown) and decision.verdict is None:
         found = _unknown(entry, decision.answer.reason, decision.answer.message)
     elif decision.verdict is None or target.running_since is None:
         found = _unknown(entry, UnknownReason.MISSING_GPUS, target.message or decision.answer.message)
+    elif decision.policy.observed_because and isinstance(decision.verdict.verdict, Idle):
+        found = _unknown(entry, UnknownReason.NO_SAMPLES, decision.policy.observed_because)
     else:
         verdict = decision.verdict.verdict
         doubt = verdict if isinstance(verdict, Unknown) else None
@@ -129,7 +136,8 @@ def _shown(entry: OfferedWorkload, decision: Decision, gpus: int, shown: int, *,
             reason=str(doubt.reason) if doubt is not None else "",
             verdict_message=doubt.message[:1024] if doubt is not None else "",
             judged_by=entry.policy,
-            idle_since=max(decision.idle_since, read_since) if decision.idle_since else None,
+            idle_since=decision.idle_since,
+            idle_at_least=decision.idle_at_least,
             running_since=target.running_since,
             evidence=tuple(msgspec.Raw(msgspec.json.encode(each)) for each in evidence(decision.verdict)[:shown]),
         )

@@ -31,11 +31,11 @@ from typing import Any, Protocol
 import msgspec
 
 from scaler.decision.target_state import ObservedWorkload
+from scaler.documents import UNREADABLE
 from scaler.idleness.durations import parse_duration
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import JudgedBy, RemoteAnswer
 from scaler.idleness.verdict import Busy, Idle, Unknown, Verdict
-from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.multikueue import ClusterOfferStatus, OfferPolicy, WorkloadOffer
 
 _JITTER = timedelta(seconds=5)
@@ -124,6 +124,7 @@ def answer_of(cluster: str, said: WorkloadOffer, *, observed_at: datetime, ahead
         by=_judged_by(said.judged_by),
         message=f"on cluster {cluster}: {said.verdict_message}" if said.verdict_message else "",
         idle_since=said.idle_since + ahead if said.idle_since else None,
+        idle_at_least=said.idle_at_least,
         idle_for=observed_at - said.idle_since if said.idle_since else None,
         running_since=said.running_since + ahead if said.running_since else None,
         gpus=said.gpus,

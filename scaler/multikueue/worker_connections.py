@@ -26,11 +26,12 @@ import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
+from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.api_requests import TRANSIENT
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.core import UNREADABLE, Struct, decode, without_defaults
+from scaler.kube.objects.core import Struct, decode, without_defaults
 from scaler.kube.objects.multikueue import ClusterOffer, MultiKueueCluster, OfferedWorkload
 from scaler.kube.objects.resources import CLUSTER_OFFER, SECRET
 from scaler.kube.reflector import Absent, Reflecting, Reflector

@@ -34,13 +34,12 @@ class DetailsReader:
         decision = decision_of(self._decision_cache, notice.workload.key)
         policy = decision.policy if decision is not None else None
         links = self._links(notice, source, now, policy) if self._links is not None else {}
-        status = source.scalable.status if source.scalable is not None else None
-        if notice.line.state != CandidateState.WARNED or decision is None:
-            idle_since = status.idle_since if status is not None else None
-            return Details(idle_since=idle_since, links=links)
+        if (line := notice.line).state != CandidateState.WARNED or decision is None:
+            return Details(idle_since=line.idle_since, idle_at_least=line.idle_at_least, links=links)
         devices = self._devices(notice.workload.namespace, decision)
         return Details(
             idle_since=decision.idle_since,
+            idle_at_least=decision.idle_at_least,
             suspend_at=decision.if_told(now).suspend_at,
             gpus=decision.verdict.gpu_count if decision.verdict is not None else 0,
             pictures=pictures(

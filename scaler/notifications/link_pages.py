@@ -39,6 +39,8 @@ log = structlog.get_logger(__name__)
 ANSWERED = "idlegpu.io/answered"
 """On a ScaledObject: links that were used, as `id=expiry` (Unix seconds), separated by spaces."""
 _MOST_ANSWERED = 64
+_DIGITS = 12
+"""Of Unix seconds. Anybody who may annotate the object may write thousands, which Python does not convert."""
 _ATTEMPTS = 3
 
 PolicyOf = Callable[[tuple[str, str]], Policy | None]
@@ -146,7 +148,7 @@ class LinkPages:
 def answered(annotations: Mapping[str, str], now: datetime) -> dict[str, int]:
     """The links that were used and would still be valid, with their expiry (Unix seconds)."""
     pairs = (each.partition("=") for each in annotations.get(ANSWERED, "").split())
-    found = {name: int(expires) for name, _, expires in pairs if expires.isdecimal()}
+    found = {name: int(expires) for name, _, expires in pairs if expires.isdecimal() and len(expires) <= _DIGITS}
     return {name: expires for name, expires in found.items() if expires > now.timestamp()}
 
 

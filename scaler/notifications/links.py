@@ -19,7 +19,7 @@ Laws:
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
@@ -30,8 +30,9 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
 from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
-from scaler.decision.workloads import ASKED_BY, BY_LINK, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION
-from scaler.errors import ScalerError
+from scaler.decision.workloads import ASKED_BY, BY_LINK, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, instant_of
+from scaler.documents import read_secret
+from scaler.errors import ConfigurationError, ScalerError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy
 from scaler.notifications.notice import Notice
@@ -135,7 +136,9 @@ class Links:
                 return asked | {EXCLUDE: "true"}
             case LinkVerb.KEEP:
                 until = now + self.config.keep_for
-                return asked | {KEEP_UNTIL: str(timestamp(max(until, _time(annotations.get(KEEP_UNTIL, ""), until))))}
+                return asked | {
+                    KEEP_UNTIL: str(timestamp(max(until, instant_of(annotations.get(KEEP_UNTIL, "")) or until)))
+                }
 
     def refusal(
         self, verb: LinkVerb, link: Link, annotations: Mapping[str, str], policy: Policy | None, now: datetime
@@ -158,8 +161,8 @@ class Links:
     def _serializer(self, verb: LinkVerb) -> URLSafeTimedSerializer:
         """Raises: LinkError where there are no keys."""
         try:
-            keys = self.config.key_file.read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError):
+            keys = read_secret(self.config.key_file).split()
+        except ConfigurationError:
             keys = []
         if not keys or min(map(len, keys)) < _SHORTEST_KEY:
             problem = f"links.keyFile needs a key of at least {_SHORTEST_KEY} characters on each line"
@@ -169,11 +172,3 @@ class Links:
 
 def _forged() -> LinkError:
     return LinkError(HTTPStatus.BAD_REQUEST, "This link is not valid.")
-
-
-def _time(text: str, otherwise: datetime) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return otherwise
-    return found.astimezone(UTC) if found.tzinfo else otherwise

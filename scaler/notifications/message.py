@@ -21,6 +21,8 @@ class Details:
     """What is known of a workload when its owner is told."""
 
     idle_since: datetime | None = None
+    idle_at_least: bool = False
+    """Whether that is a bound."""
     suspend_at: datetime | None = None
     gpus: int = 0
     pictures: tuple[SignalPicture, ...] = ()
@@ -86,7 +88,7 @@ def _lines(notice: Notice, known: Details) -> Iterable[str]:
         yield f"  asked for by {line.by}"
     gpus = f"{known.gpus} GPUs " if known.gpus else "GPUs "
     if known.idle_since is not None and line.state != CandidateState.WAKING:
-        yield f"  {gpus}idle since {timestamp(known.idle_since)}"
+        yield f"  {gpus}idle {'at least ' * known.idle_at_least}since {timestamp(known.idle_since)}"
     if known.pictures:
         yield evidence_of(notice, known).text
     name = f"{workload.namespace}/{workload.name}"
@@ -114,6 +116,7 @@ def _json(notice: Notice, known: Details) -> dict[str, Any]:
         "name": workload.target_name,
         "uid": workload.uid,
         "idleSince": timestamp(known.idle_since),
+        "idleAtLeast": known.idle_at_least,
         "suspendAt": timestamp(known.suspend_at),
         "gpus": known.gpus or None,
         "links": dict(known.links) or None,

@@ -12,30 +12,32 @@ the default ones of the settings. Names that the settings do not have are left o
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-import msgspec
 from msgspec.structs import replace
 
-from scaler.decision.candidate import HistoryLine
+from scaler.decision.candidate import HistoryLine, lines_of
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import HISTORY_ANNOTATION, NO_TARGETS, NotifyTargets, marks_of
-from scaler.kube.objects.core import UNREADABLE, ObjectMeta
+from scaler.decision.workloads import NO_TARGETS, NotifyTargets, marks_of
+from scaler.idleness.reasons import DecisionReason
+from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.reflector import Reflector
 from scaler.notifications.notice import NotifiedWorkload
+from scaler.suspension.reconciler import OwnRecord
 
 OWNER = "idlegpu.io/owner"
 _LONGEST = 160
 _MARKS = str.maketrans("<>", "‹›")
 _OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
 """Owners stand in headers and in others' chats: nothing else than names and addresses."""
+_OF_HOOKS = frozenset({DecisionReason.BEFORE_SUSPEND, DecisionReason.BEFORE_SUSPEND_FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +65,21 @@ class Source:
         return (SCALABLE_WORKLOAD if self.scalable else SCALED_OBJECT).path(*self.holder.key)
 
 
-_Versions = tuple[str, str, str]
+_Versions = tuple[str, str, str, OwnRecord | None]
 
 
 class NotifiedWorkloads:
     """Reads a workload again only when one of its objects has changed."""
 
-    def __init__(self, cluster: ClusterState, rules: OwnerRules, namespaces: Reflector[Namespace] | None) -> None:
+    def __init__(
+        self,
+        cluster: ClusterState,
+        rules: OwnerRules,
+        namespaces: Reflector[Namespace] | None,
+        own: Mapping[str, OwnRecord],
+    ) -> None:
+        """`own`: what this process has seen, by the uid of the ScaledObject."""
+        self._own = own
         self._cluster = cluster
         self._rules = rules
         self._namespaces = namespaces
@@ -96,6 +106,7 @@ class NotifiedWorkloads:
             source.scaled_object.metadata.resource_version,
             source.holder.resource_version,
             found.metadata.resource_version if found is not None else "",
+            self._own.get(source.holder.uid),
         )
 
     def _source(self, scaled_object: ScaledObject) -> Source | None:
@@ -115,9 +126,16 @@ class NotifiedWorkloads:
             target_name=plain(target.name),
             owner=self._owner(source),
             targets=self._rules.targets.of(metadata.annotations),
-            lines=tuple(_history(source)),
+            lines=tuple(_told_lines(self._lines(source))),
             marks=marks_of(source.holder.annotations),
         )
+
+    def _lines(self, source: Source) -> Sequence[HistoryLine]:
+        """Of its status, or what this process has seen: what is in annotations anybody may have written."""
+        if source.scalable is not None:
+            return lines_of(source.scalable.status.history)
+        own = self._own.get(source.holder.uid)
+        return own.lines if own is not None else ()
 
     def _owner(self, source: Source) -> str:
         objects = [source.scaled_object.metadata, *([source.scalable.metadata] if source.scalable else [])]
@@ -142,25 +160,15 @@ def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) ->
     return ""
 
 
-def _history(source: Source) -> Iterator[HistoryLine]:
-    """Lines that cannot be read, or whose time has no zone, are left out."""
-    for raw in source.scalable.status.history if source.scalable is not None else _annotated(source.scaled_object):
-        try:
-            line = msgspec.json.decode(raw, type=HistoryLine)
-        except UNREADABLE:
-            continue
+def _told_lines(lines: Iterable[HistoryLine]) -> Iterator[HistoryLine]:
+    """Without what others than the scaler may have written: who asked, and what a hook said. Of lines whose time has no
+    zone there is none."""
+    for line in lines:
         if line.at.tzinfo is not None:
-            yield replace(line, reason=plain(line.reason), message=plain(line.message), by=plain(line.by))
+            message = "" if line.reason in _OF_HOOKS else plain(line.message)
+            yield replace(line, reason=plain(line.reason), message=message, by="")
 
 
 def plain(text: str) -> str:
     """One short line without marks of a chat: tenants can write what stands in annotations."""
     return shorten("".join(c if c.isprintable() else " " for c in text), _LONGEST, placeholder=" …").translate(_MARKS)
-
-
-def _annotated(scaled_object: ScaledObject) -> Sequence[msgspec.Raw]:
-    try:
-        text = scaled_object.metadata.annotations.get(HISTORY_ANNOTATION) or "[]"
-        return msgspec.json.decode(text, type=list[msgspec.Raw])
-    except UNREADABLE:
-        return []

@@ -31,7 +31,7 @@ from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, keeps_from_zero
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
@@ -50,12 +50,6 @@ _TOO_EARLY = frozenset({DecisionReason.STARTING, DecisionReason.WARMING_UP, Deci
 
 _AT_ONCE = 100
 """ScalableWorkloads that are looked at before others have a turn: some 3 ms."""
-_LEFT_ALONE = (
-    "autoscaling.keda.sh/paused",
-    "autoscaling.keda.sh/paused-replicas",
-    "autoscaling.keda.sh/paused-scale-in",
-)
-"""Annotations by which KEDA does not scale to 0, whatever the scaler answers. Source: KEDA, pause autoscaling."""
 
 
 def is_idle(decisions: Sequence[Decision]) -> bool:
@@ -190,9 +184,7 @@ def is_not_scaled(scalable: ScalableWorkload, cluster: ClusterState) -> bool:
 
 def is_scaling_paused(scaled_object: ScaledObject) -> bool:
     """Whether KEDA does not scale its target, or not to 0, whatever the scaler answers."""
-    return scaled_object.resource == SCALED_OBJECT and any(
-        scaled_object.metadata.annotations.get(key) for key in _LEFT_ALONE
-    )
+    return scaled_object.resource == SCALED_OBJECT and bool(keeps_from_zero(scaled_object.metadata.annotations))
 
 
 def _candidate(

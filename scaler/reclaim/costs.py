@@ -61,8 +61,8 @@ def cost_of(
 ) -> Cost:
     """What it costs to suspend a workload: at least one thousandth.
 
-    `worked` is from when it ran until its GPUs last worked, `resume` from when it was activated the last time until all
-    its GPU pods ran.
+    `worked` is from when it ran until its GPUs last worked, or may have worked unseen; `resume` from when it was
+    activated the last time until all its GPU pods ran.
     """
     parts = {
         "gpus": float(gpus),

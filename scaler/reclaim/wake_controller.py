@@ -12,7 +12,7 @@ from typing import ClassVar
 import structlog
 
 from scaler.clock import every
-from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, WAKE_ANNOTATION, wake_time
+from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, WAKE_ANNOTATION, asked_by, wake_time
 from scaler.errors import KubeError
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -70,6 +70,6 @@ class WakeController:
 
 def _asked_by(found: SuspendedWorkload) -> str:
     if (on := found.by_owner) is not None:
-        by = on.metadata.annotations.get(ASKED_BY, "").removesuffix(BY_WHEN_FREE)
+        by = asked_by(on.metadata.annotations).removesuffix(BY_WHEN_FREE)
         return f"{by or 'its owner'}{BY_WHEN_FREE}"
     return f"{found.decision.policy.source_of('wake')}{BY_WHEN_FREE}"

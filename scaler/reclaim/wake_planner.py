@@ -24,7 +24,7 @@ from scaler.decision.workloads import is_when_free
 from scaler.idleness.durations import format_duration
 from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, keeps_at_zero
 from scaler.placement.capacity import Capacity
 from scaler.quota.model import FlavorResource, QuotaWorkload
 from scaler.quota.snapshot import Snapshot
@@ -37,12 +37,6 @@ from scaler.reclaim.search.values import AntiAffinityNodes, PlanningTree
 from scaler.reclaim.search.wake_problem import UnplacedWorkload, WakeProblem, why_suspended
 
 Key = tuple[str, str]
-_NOT_SCALED = (
-    "autoscaling.keda.sh/paused",
-    "autoscaling.keda.sh/paused-replicas",
-    "autoscaling.keda.sh/paused-scale-out",
-)
-"""Annotations by which KEDA does not scale to 1, whatever the scaler answers. Source: KEDA, pause autoscaling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +114,7 @@ class WakePlanner:
 
     def _not_yet(self, found: SuspendedWorkload, now: datetime) -> str:
         rest, annotations = self.planning.policy.replan_backoff, found.scaled_object.metadata.annotations
-        if paused := next((each for each in _NOT_SCALED if annotations.get(each)), ""):
+        if paused := keeps_at_zero(annotations):
             return f"KEDA does not scale it: annotation {paused} of its ScaledObject"
         if now - found.suspended_at < rest:
             return f"it was suspended less than {format_duration(rest)} ago"

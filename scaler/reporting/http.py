@@ -9,14 +9,16 @@ An error is `{"error": …}`: 400 for an invalid query, 404 for what does not ex
 not enough is known.
 """
 
+import asyncio
 import json
 import ssl
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from aiohttp import hdrs, web
@@ -24,12 +26,15 @@ from aiohttp import hdrs, web
 from scaler.clock import Turns
 from scaler.errors import ConfigurationError, QueryError
 from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.reporting.connections import ConnectionLimits, Connections, answered_in_time, with_headers
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
 from scaler.tls.certificates import AllowedClients, ClientCertificate
 from scaler.tls.rotation import Rotation
 
 _HIGHEST_PORT = 65535
+_LONGEST_END_SECONDS = 2.0
+"""For answers that are under way when it stops; Kubernetes kills what has not ended after 30 s."""
 _TRUTHS = {"": False, "true": True, "false": False}
 
 
@@ -73,6 +78,7 @@ class HttpServer:
         tls: HttpTls | None = None,
         routes: Sequence[web.AbstractRouteDef] = (),
         guards: Sequence[Any] = (),
+        limits: ConnectionLimits | None = None,
     ) -> None:
         """`routes` are those of others, beside its own; `guards` are middlewares before all of them."""
         self._address = address
@@ -82,12 +88,15 @@ class HttpServer:
         self._views = views
         self._routes = routes
         self._guards = guards
-        self._runner: web.AppRunner | None = None
+        self._limits = limits or ConnectionLimits()
+        self._stack = AsyncExitStack()
 
     async def start(self) -> int:
         """Listen; returns the port. Raises: ConfigurationError where the address cannot be bound."""
         clients, queries = self._tls.clients if self._tls else None, self._views.queries
-        app = web.Application(middlewares=[*([] if clients is None else [_only_for(clients)]), *self._guards])
+        guards = [*([] if clients is None else [_only_for(clients)]), *self._guards]
+        app = web.Application(middlewares=[answered_in_time, *guards])
+        app.on_response_prepare.append(with_headers)
         app.add_routes(
             [
                 web.get("/metrics", self._get_metrics),
@@ -104,22 +113,25 @@ class HttpServer:
                 *self._routes,
             ]
         )
-        self._runner = web.AppRunner(app, access_log=None)
-        await self._runner.setup()
-        context = self._tls.context() if self._tls else None
-        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
+        runner = web.AppRunner(app, shutdown_timeout=_LONGEST_END_SECONDS)
+        await runner.setup()
+        server, context = cast(web.Server, runner.server), self._tls.context() if self._tls else None
+        refusals = self._metrics.http_refusals_total
+        connections = Connections(server, context, self._limits, lambda reason: refusals.labels(reason=reason).inc())
+        self._stack.callback(connections.close)
+        self._stack.push_async_callback(runner.cleanup)
         try:
-            await site.start()
+            listening = await asyncio.get_running_loop().create_server(connections, self._host, self._port)
         except OSError as error:
-            await self._runner.cleanup()
+            await self.stop()
             reason = error.strerror or str(error)
             raise ConfigurationError(f"http.address {self._address} cannot be bound: {reason}") from None
-        port: int = self._runner.addresses[0][1]
+        self._stack.callback(listening.close)
+        port: int = listening.sockets[0].getsockname()[1]
         return port
 
     async def stop(self) -> None:
-        if self._runner is not None:
-            await self._runner.cleanup()
+        await self._stack.aclose()
 
     async def _get_metrics(self, request: web.Request) -> web.StreamResponse:
         parts, content_type = self._metrics.exposition(request.headers.get("Accept", ""))

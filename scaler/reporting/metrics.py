@@ -306,6 +306,9 @@ class Metrics(MetricSet):
     _health = MetricSection("Health", EACH)
     build_info = _health.gauge("Version of this process.", ("version",), unit="1")
     rpc_seconds = _health.histogram("Time to answer KEDA.", ("method", "code"), buckets=_FAST)
+    http_refusals_total = _health.counter(
+        "Connections and requests over HTTP that were refused: NoRequest, TooSlow or TooManyConnections.", ("reason",)
+    )
     last_rpc_timestamp_seconds = _health.gauge("When KEDA called last; 0 before the first call.")
     kube_call_seconds = _health.histogram(
         "Time of calls to the Kubernetes API.", ("verb", "resource", "status"), buckets=_SLOW

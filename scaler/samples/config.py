@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from scaler.documents import read_bytes, read_secret
 from scaler.errors import ConfigurationError
 
 THANOS_PARAMETERS: Mapping[str, str] = MappingProxyType(
@@ -86,8 +87,8 @@ class PrometheusConfig:
         pair = f"a certificate in PEM that fits the key in {key or 'the same file'}"
         _raise_all(
             [
-                *_file_problems("bearer_token_file", self.bearer_token_file, _check_content, "a token"),
-                *_file_problems("password_file", self.password_file, _check_content, "a password"),
+                *_file_problems("bearer_token_file", self.bearer_token_file, read_secret, "a token"),
+                *_file_problems("password_file", self.password_file, read_secret, "a password"),
                 *_file_problems("ca_file", self.ca_file, context.load_verify_locations, "a certificate in PEM"),
                 *_file_problems("cert_file", self.cert_file, lambda path: context.load_cert_chain(path, key), pair),
             ]
@@ -168,13 +169,9 @@ def _file_problems(name: str, path: Path | None, check: Callable[[Path], object]
     """Why the file cannot be used; `check` raises SSLError or ValueError where it does not hold what is wanted."""
     try:
         if path is not None:
+            read_bytes(path)
             check(path)
     except (ssl.SSLError, ValueError):
         yield f"{name} {path}: does not hold {wanted}"
-    except OSError as error:
-        yield f"{name} {path}: {error.strerror}"
-
-
-def _check_content(path: Path) -> None:
-    if not path.read_bytes().strip():
-        raise ValueError("it is empty")
+    except ConfigurationError as error:
+        yield f"{name} {error}"

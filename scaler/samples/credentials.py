@@ -12,6 +12,8 @@ from pathlib import Path
 
 from requests import PreparedRequest
 
+from scaler.documents import read_secret
+from scaler.errors import ConfigurationError
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.source import ReadError, ReadOutcome
 
@@ -64,15 +66,8 @@ def _token(path: Path) -> str:
 
 
 def _content(path: Path) -> str:
-    """The text without the newline at its end.
-
-    Raises: ReadError, transient because files are replaced while we look.
-    """
+    """Raises: ReadError, transient because files are replaced while we look."""
     try:
-        text = path.read_text(encoding="utf-8").rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not text"
-        raise ReadError(ReadOutcome.DENIED, f"credentials file {path}: {reason}", transient=True) from None
-    if not text:
-        raise ReadError(ReadOutcome.DENIED, f"credentials file {path}: is empty", transient=True)
-    return text
+        return read_secret(path)
+    except ConfigurationError as error:
+        raise ReadError(ReadOutcome.DENIED, f"credentials file {error}", transient=True) from None

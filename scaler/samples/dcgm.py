@@ -6,6 +6,7 @@ Laws of this file:
   Unknown. It is reported by `observe`. Only when no endpoint answers is there nothing to judge by.
 * A sample's time is when its scrape began, as in Prometheus: the value is at least that old, never younger. It may be
   later than the `end` of the tick that asked, by the time that has passed since; it is not dated back.
+* An exporter's own timestamp is handed on as it is. Whoever takes samples in refuses what is later than now.
 * Nothing is remembered from one tick to the next. History lives in the rings, and after a restart it has to grow anew,
   because an exporter knows only the present.
 
@@ -36,8 +37,6 @@ _HEADERS = {"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity",
 _CHUNK = 64 * 1024
 _PAST_S = 300.0
 """Ticks ask for what is some seconds old at most."""
-_FUTURE_TOLERANCE_S = 15.0
-"""By which an exporter's own timestamps may be ahead of our clock: half of the default collection interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,11 +276,6 @@ class ExpositionSource:
         self, endpoint: Endpoint, page: bytes, scraped_at_s: float, metrics: frozenset[str]
     ) -> list[ExpositionSeries]:
         try:
-            found = parse_exposition(page, metrics=metrics, instance=endpoint.instance, scraped_at_s=scraped_at_s)
+            return parse_exposition(page, metrics=metrics, instance=endpoint.instance, scraped_at_s=scraped_at_s)
         except ValueError as error:
             raise ReadError(ReadOutcome.PROTOCOL, str(error)) from None
-        ahead_s = max((series.at_s for series in found), default=0.0) - self._clock()
-        if ahead_s > _FUTURE_TOLERANCE_S:
-            # A ring that takes such a sample has no room left for the present.
-            raise ReadError(ReadOutcome.PROTOCOL, f"its timestamps are {ahead_s:.0f} s ahead; check its clock")
-        return found

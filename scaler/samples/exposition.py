@@ -6,8 +6,10 @@ Reads Prometheus' text exposition format 0.0.4:
 
 Laws of this file:
 
-* Only lines of the wanted metrics are read, because a page has a hundred times as many others. A wanted line that
-  cannot be read makes the whole page unusable: what else is wrong with it is unknown.
+* Only lines of the wanted metrics are read, because a page has a hundred times as many others. A line is of the metric
+  whose name it begins with, up to a brace or a blank; whatever is odd about other lines costs nothing.
+* A wanted line that cannot be read makes the whole page unusable, for it may be the work of any GPU of the page: they
+  have no new sample, and stale is Unknown. GPUs of other pages have theirs.
 * A page must end with a newline. Without it `0.95` may have become `0` on the way.
 * A sample has the exporter's own timestamp where there is one (dcgm-exporter writes none), else the time of the scrape.
 
@@ -22,8 +24,9 @@ _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*+"
 _PAIR = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\]|\\.)*+"[ \t]*+'
 _LINE = re.compile(
     rb"(?P<series>(?P<name>%b)[ \t]*+(?:\{(?:%b(?:,%b)*+,?)?[ \t]*+\})?)" % (_NAME, _PAIR, _PAIR)
-    + rb"[ \t]*+(?P<value>[^ \t{}]++)(?:[ \t]++(?P<milliseconds>-?\d++))?"
+    + rb"[ \t]*+(?P<value>[0-9a-zA-Z.+-]++)(?:[ \t]++(?P<milliseconds>-?\d++))?"
 )
+_BEFORE_LABELS = re.compile(rb"[^ \t{]*+")
 _LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
@@ -62,15 +65,19 @@ def parse_exposition(
     """The series of the wanted metrics. Raises: ValueError naming the line that cannot be read."""
     if page and not page.endswith(b"\n"):
         raise ValueError("the page breaks off: its last line has no end")
-    prefixes, wanted = tuple(name.encode() for name in metrics), frozenset(metrics)
-    found = []
-    for number, line in enumerate(page.split(b"\n"), start=1):
-        stripped = line.strip()
-        if stripped.startswith(prefixes):
-            series = _series(stripped, number, instance, scraped_at_s)
-            if series.metric in wanted:
-                found.append(series)
-    return found
+    wanted = frozenset(name.encode() for name in metrics)
+    # Of most lines no more is looked at than whether they begin like one of these.
+    prefixes, lines = tuple(wanted), enumerate((line.strip() for line in page.split(b"\n")), start=1)
+    return [
+        _series(line, number, instance, scraped_at_s)
+        for number, line in lines
+        if line.startswith(prefixes) and _name_of(line) in wanted
+    ]
+
+
+def _name_of(line: bytes) -> bytes:
+    found = _BEFORE_LABELS.match(line)
+    return found[0] if found else b""
 
 
 def _series(line: bytes, number: int, instance: str, scraped_at_s: float) -> ExpositionSeries:
@@ -87,7 +94,8 @@ def _series(line: bytes, number: int, instance: str, scraped_at_s: float) -> Exp
         metric=match["name"].decode(),
         text=match["series"],
         instance=instance,
-        at_s=int(milliseconds) / 1000 if milliseconds else scraped_at_s,
+        # Not int: of that many digits it refuses, and what is beyond a float is refused as too late.
+        at_s=float(milliseconds) / 1000 if milliseconds else scraped_at_s,
         value=value,
     )
 

@@ -1,5 +1,7 @@
 """Samples and demand from Prometheus: one POST per signal and tick, whatever the number of workloads.
 
+A server that refuses several metric names in one query is asked for each by its own. All of them have to be answered.
+
 Laws of this file:
 
 * A call ends within `timeout`: with everything that was requested, or with a SourceError that says what to do.
@@ -18,8 +20,9 @@ prometheus-api-client builds the requests; `transport` says what is changed bene
 import asyncio
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 from typing import Generic, TypeVar
 
 import urllib3
@@ -40,7 +43,15 @@ from scaler.samples.config import PrometheusConfig
 from scaler.samples.credentials import credentials
 from scaler.samples.promql import any_of, quoted, signal_query
 from scaler.samples.responses import QueryResult, matrix, vector
-from scaler.samples.source import RawSeries, ReadError, ReadOutcome, ReadRecord, SignalReading, VectorSample
+from scaler.samples.source import (
+    RawSeries,
+    ReadError,
+    ReadOutcome,
+    ReadRecord,
+    SeriesColumns,
+    SignalReading,
+    VectorSample,
+)
 from scaler.samples.transport import AbortableRequest, BoundedSession
 
 _backoff = wait_random_exponential(multiplier=0.2, max=2)
@@ -89,18 +100,39 @@ class PrometheusSource:
         self._threads = background_threads("prometheus", config.concurrency)
         self._attempts: set[AbortableRequest] = set()
         self._ranges_turn = asyncio.Lock()
+        self._has_exact_names_only = False
+        """Whether the server has refused several names in one query, and answered them one by one."""
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         """Every raw sample of the signal in (start, end]. Raises: ReadError."""
+        deadline = time.monotonic() + self._config.timeout.total_seconds()
+        if not self._has_exact_names_only:
+            try:
+                return await self._read(signal, start, end, deadline)
+            except ReadError as error:
+                if len(signal.metrics) == 1 or not _speaks_of_names(error):
+                    raise
+        names = [replace(signal, metrics=(each,)) for each in signal.metrics]
+        # All come to their end, so that none is under way when the read is tried again.
+        found = await asyncio.gather(
+            *(self._read(each, start, end, deadline) for each in names), return_exceptions=True
+        )
+        readings = [*map(_unless_failed, found)]
+        self._has_exact_names_only |= len(readings) > 1
+        return _joined(readings)
+
+    async def _read(self, signal: Signal, start: datetime, end: datetime, deadline: float) -> SignalReading:
         start_ms, end_ms = _unix_ms(start), _unix_ms(end)
         span = timedelta(milliseconds=end_ms - start_ms)
         query = _Query(
             name=signal.name,
             promql=signal_query(signal, matchers=self._config.matchers, span=span),
             at_ms=end_ms,
-            decode=lambda answer: SignalReading(matrix(answer, after_s=start_ms / 1000), answer.server_time),
+            decode=lambda answer: SignalReading(
+                matrix(answer, after_s=start_ms / 1000, names=signal.metrics), answer.server_time
+            ),
         )
-        return await self._ask(query)
+        return await self._ask(query, deadline)
 
     async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
         """The instant vector of the operator's query. Raises: ReadError."""
@@ -115,18 +147,20 @@ class PrometheusSource:
             return await self._ask(query)
 
     def query_of_pods(self, signal: Signal, *, namespace: str, pods: Collection[str], span: timedelta) -> list[str]:
-        """The range selectors of the signal of these pods, for both conventions of exporters.
+        """The range selectors of the signal of these pods, for both conventions of exporters, as the server takes them.
 
         By the rules of the settings a series may name other pods yet: whoever reads it has to look.
         """
+        names = [(each,) for each in signal.metrics] if self._has_exact_names_only else [signal.metrics]
         return [
             signal_query(
-                signal,
+                replace(signal, metrics=each),
                 matchers=self._config.matchers,
                 span=span,
                 more=(f"{prefix}namespace={quoted(namespace)}", f"{prefix}pod=~{any_of(sorted(pods))}"),
             )
             for prefix in ("exported_", "")
+            for each in names
         ]
 
     async def close(self) -> None:
@@ -138,9 +172,11 @@ class PrometheusSource:
 
     # ---- retrying
 
-    async def _ask(self, query: _Query[_T]) -> _T:
-        budget_s = self._config.timeout.total_seconds()
-        deadline = time.monotonic() + budget_s
+    async def _ask(self, query: _Query[_T], deadline: float | None = None) -> _T:
+        """By the deadline, of the monotonic clock; without one within the settings' timeout."""
+        if deadline is None:
+            deadline = time.monotonic() + self._config.timeout.total_seconds()
+        budget_s = max(0.0, deadline - time.monotonic())
         retrying = AsyncRetrying(
             retry=retry_if_exception(_may_pass),
             wait=_pause_s,
@@ -196,6 +232,28 @@ class PrometheusSource:
                 query.promql, params=parameters, timeout=remaining_s + _SOCKET_GRACE_S
             )
         return query.decode(answer), answer.size_bytes
+
+
+def _speaks_of_names(error: ReadError) -> bool:
+    """Whether a refusal may be one of several names in one query, as Google's Monarch takes no pattern there.
+
+    Source: cloud.google.com "PromQL compatibility" ("Matching on metric names"); GoogleCloudPlatform/prometheus-engine,
+    issue 1601 ("=~ is an unsupported matchtype for the __name__ label").
+    """
+    return error.outcome is ReadOutcome.REFUSED and "__name__" in str(error)
+
+
+def _unless_failed(found: SignalReading | BaseException) -> SignalReading:
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _joined(readings: Sequence[SignalReading]) -> SignalReading:
+    """As if it were one answer; its time that of the first to be sent."""
+    times = [each.server_time for each in readings if each.server_time is not None]
+    columns = SeriesColumns(lambda: chain.from_iterable(each.batches() for each in readings))
+    return SignalReading(columns, min(times, default=None))
 
 
 def _unix_ms(instant: datetime) -> int:

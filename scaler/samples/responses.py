@@ -2,29 +2,42 @@
 
 Laws of this file:
 
-* An answer with warnings is partial and is not an answer: what is missing would look like idleness. `infos` say
-  nothing about completeness and are ignored.
+* An answer that is marked as partial is not an answer: what is missing would look like idleness. Each server has its
+  own mark, and what is put before it hands that on. `infos` say nothing about completeness and are ignored.
+
+  | mark                        | set by                                   | source                             |
+  |-----------------------------|------------------------------------------|------------------------------------|
+  | `warnings`                  | Prometheus, Thanos, Cortex, Mimir, M3    | Prometheus' HTTP API; Cortex #6526 |
+  | `isPartial`                 | VictoriaMetrics' cluster                 | its page on clusters; issue 4721   |
+  | `partial`                   | FiloDB                                   | its PrometheusModel.scala          |
+  | header `M3-Results-Limited` | M3, where a limit is reached             | its page on query limits           |
+
 * A result of many series is decoded in parts, each when it is its turn: none holds the interpreter for long, and no
   more than the body and one part of it is in memory.
 * Samples become columns without an object for each. Labels are read when a series is met for the first time; until
   then they are the key that tells it from others.
 * The samples of a range selector are in (start, end], whichever generation of Prometheus answered.
+* A series whose name is none that was asked for, or that has none, contradicts the question: whoever reads its labels
+  learns that the answer cannot be used. Labels are read before a sample is anybody's.
 * A native histogram is no measure of utilisation: a signal that names one is an error with the metric's name, not
   a series without samples.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import numpy as np
 from msgspec import Raw, Struct
 from numpy.typing import NDArray
 
+from scaler.documents import UNREADABLE
 from scaler.samples.source import ReadError, ReadOutcome, SeriesBatch, SeriesColumns, VectorSample
 
 _TEXT_LIMIT = 500
@@ -48,6 +61,8 @@ class _Envelope(Struct, rename="camel"):
     error_type: str | None = None
     error: str | None = None
     warnings: list[str] | None = None
+    is_partial: Any = None
+    partial: Any = None
 
 
 class _Data(Struct, rename="camel"):
@@ -107,9 +122,11 @@ def read_answer(
     if warnings := [each for each in envelope.warnings or () if not each.startswith(_INFO)]:
         words = _clipped("; ".join(warnings).encode())
         raise ReadError(ReadOutcome.PARTIAL, f"the answer came with warnings, so it may be incomplete: {words}")
+    if envelope.is_partial or envelope.partial:
+        raise marked_partial("isPartial" if envelope.is_partial else "partial")
     try:
         data = _DATA.decode(envelope.data)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the answer holds no result: {error}") from None
     whole = data.result
     parts = (lambda: _parts(body, ends)) if ends else (lambda: iter((whole,)))
@@ -119,6 +136,12 @@ def read_answer(
         size_bytes=len(body),
         has_histograms=_HISTOGRAMS in body,
         server_time=server_time,
+    )
+
+
+def marked_partial(mark: str) -> ReadError:
+    return ReadError(
+        ReadOutcome.PARTIAL, f"the server marks its answer as partial ({mark}); see whether all of its stores answer"
     )
 
 
@@ -156,8 +179,10 @@ def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = Fa
     return _refusal(envelope, http_status=http_status, thanos=thanos)
 
 
-def matrix(answer: QueryResult, *, after_s: float) -> SeriesColumns:
+def matrix(answer: QueryResult, *, after_s: float, names: Collection[str] = ()) -> SeriesColumns:
     """The series of a range selector, with their samples later than `after_s` (Unix seconds).
+
+    `names`: the metrics that were asked for; without them a series may have any name.
 
     Raises: ReadError where the result is no matrix of plain samples; where a part cannot be read, when it is its turn.
     """
@@ -166,14 +191,14 @@ def matrix(answer: QueryResult, *, after_s: float) -> SeriesColumns:
     after_s += _TIMESTAMP_RESOLUTION_S / 2
     if answer.has_histograms:
         for part in answer.result():
-            _batch(part, after_s)
-    return SeriesColumns(lambda: (_batch(part, after_s) for part in answer.result()))
+            _batch(part, after_s, names)
+    return SeriesColumns(lambda: (_batch(part, after_s, names) for part in answer.result()))
 
 
-def _batch(part: Raw | bytes, after_s: float) -> SeriesBatch:
+def _batch(part: Raw | bytes, after_s: float, names: Collection[str]) -> SeriesBatch:
     try:
         found = _MATRIX.decode(part)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the matrix cannot be read: {error}") from None
     for series in found:
         if len(series.histograms) > len(b"[]"):
@@ -190,13 +215,14 @@ def _batch(part: Raw | bytes, after_s: float) -> SeriesBatch:
         owners = np.repeat(np.arange(len(keys)), counts)[is_later]
         counts = np.bincount(owners, minlength=len(keys)).tolist()
         at_s, values = at_s[is_later], values[is_later]
-    return SeriesBatch(keys, counts, at_s, values, lambda position: _labels(keys[position]))
+    return SeriesBatch(keys, counts, at_s, values, lambda position: _labels(keys[position], names))
 
 
 _Columns = tuple[list[int], NDArray[np.float64], NDArray[np.float64]]
 """How many samples each series has, the times of all samples, and their values."""
 _OF_NUMBERS = b"0123456789+-.eENaInf"
 _NO_SAMPLES = b"[]"
+_NUMBER = re.compile(r"[0-9a-zA-Z.+-]+")
 
 
 def _columns(texts: Sequence[bytes]) -> _Columns | None:
@@ -226,17 +252,28 @@ def _strictly(found: Sequence[_Series]) -> _Columns:
 
 def _samples(series: _Series) -> Sequence[tuple[float, float]]:
     try:
-        return [(at, float(value)) for at, value in _SAMPLES.decode(series.values)]
-    except (msgspec.MsgspecError, ValueError) as error:
+        return [(at, _number(value)) for at, value in _SAMPLES.decode(series.values)]
+    except (*UNREADABLE, ValueError) as error:
         key = bytes(series.metric)
         raise ReadError(ReadOutcome.PROTOCOL, f"the samples of {_clipped(key)} cannot be read: {error}") from None
 
 
-def _labels(key: bytes) -> dict[str, str]:
+def _number(text: str) -> float:
+    """As servers write it; float alone would read digits of any script, and underscores. Raises: ValueError."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(f"could not convert {text!r} to a number")
+    return float(text)
+
+
+def _labels(key: bytes, names: Collection[str]) -> dict[str, str]:
     try:
-        return _LABELS.decode(key)
-    except (msgspec.MsgspecError, ValueError) as error:
+        labels = _LABELS.decode(key)
+    except (*UNREADABLE, ValueError) as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the labels {_clipped(key)} cannot be read: {error}") from None
+    if names and labels.get("__name__") not in names:
+        asked = " or ".join(names)
+        raise ReadError(ReadOutcome.PROTOCOL, f"the series {_clipped(key)} answers another question than for {asked}")
+    return labels
 
 
 def vector(answer: QueryResult) -> list[VectorSample]:
@@ -244,14 +281,14 @@ def vector(answer: QueryResult) -> list[VectorSample]:
     _expect(answer, "vector")
     try:
         return [_demand(element) for part in answer.result() for element in _VECTOR.decode(part)]
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise ReadError(ReadOutcome.PROTOCOL, f"the vector cannot be read: {error}") from None
 
 
 def _demand(element: _Element) -> VectorSample:
     if element.value is None:
         raise ValueError(f"{element.metric} has no plain value; a demand query may not return histograms")
-    return VectorSample(labels=element.metric, value=float(element.value[1]))
+    return VectorSample(labels=element.metric, value=_number(element.value[1]))
 
 
 def _expect(answer: QueryResult, result_type: str) -> None:
@@ -265,7 +302,7 @@ def _expect(answer: QueryResult, result_type: str) -> None:
 def _envelope(body: bytes | bytearray) -> _Envelope | None:
     try:
         return _ENVELOPE.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except UNREADABLE:
         return None
 
 

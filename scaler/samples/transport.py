@@ -36,13 +36,14 @@ from urllib3.util.retry import Retry
 
 from scaler import __version__
 from scaler.samples.credentials import without_secrets
-from scaler.samples.responses import QueryResult, read_answer, read_refusal
+from scaler.samples.responses import QueryResult, marked_partial, read_answer, read_refusal
 from scaler.samples.source import ReadError, ReadOutcome
 
 _CHUNK = 256 * 1024
 _ERROR_BYTES = 64 * 1024
 """As much of an error's body as is read: Prometheus' own are short, a proxy's page is not worth more."""
 _LONGEST_RETRY_AFTER_S = 3600.0
+_M3_LIMITED = "M3-Results-Limited"
 
 
 # ---- requests that another thread may abort
@@ -170,6 +171,8 @@ class BoundedSession(requests.Session):
 
     def _answer(self, response: requests.Response, deadline: float) -> QueryResult:
         if response.status_code == 200:
+            if _M3_LIMITED in response.headers:
+                raise marked_partial(f"header {_M3_LIMITED}")
             body = _body(response, deadline, limit=self._max_bytes)
             if len(body) > self._max_bytes:
                 raise ReadError(

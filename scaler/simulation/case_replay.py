@@ -26,7 +26,7 @@ from math import inf
 
 import numpy as np
 
-from scaler.decision.decision import Decision, decide, standing_warning
+from scaler.decision.decision import Decision, Quiet, decide, standing_warning
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge
@@ -62,6 +62,8 @@ class _Running:
     due_s: float = inf
     """When it is looked at next."""
     warned_at: datetime | None = None
+    quiet: Quiet | None = None
+    """Since when it is quiet, as its last decision knew."""
     unknown_since_s: float = inf
     unknown_reason: str = ""
     watches: int = 0
@@ -225,7 +227,8 @@ class CaseReplay:
             told_at=running.warned_at,
             grant="a gang that always waits",
         )
-        decision = decide(target, verdict, policy=policy, now=now)
+        decision = decide(target, verdict, policy=policy, now=now, quiet=running.quiet)
+        running.quiet = decision.quiet_until(now)
         if policy.warning is not None and decision.warning_at is not None and decision.warning_at <= now:
             running.warned_at = standing_warning(decision, running.warned_at) or now
         return decision

@@ -37,13 +37,13 @@ from scaler.decision.describe import timestamp
 from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedWorkload
 from scaler.decision.workloads import observe
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.events import ObjectReference
 from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
-from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION

@@ -87,8 +87,7 @@ class SuspensionController:
         """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
         self._queue, self._is_leading = WorkQueue[ReconcileRequest](clock=self.clock), True
         self._targets, self._digests = {}, {}
-        if self.reconciler.budgets is not None:
-            self.reconciler.budgets.lead()
+        self.reconciler.lead()
         self._changes.update(self.decision_cache.evaluation.entries if self.decision_cache.evaluation else ())
         with ExitStack() as following:
             following.callback(self._queue.close)
@@ -121,7 +120,9 @@ class SuspensionController:
         self._queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))
 
     def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
-        """One that comes or goes changes by what its target is scaled."""
+        """One that comes or goes changes by what its target is scaled. Of one that is gone nothing is remembered."""
+        if (old := change.old) is not None and (change.new is None or change.new.metadata.uid != old.metadata.uid):
+            self.reconciler.own.pop(old.metadata.uid, None)
         changed = change.new or change.old
         if changed is not None and (change.new is None or change.old is None):
             target = changed.spec.scale_target_ref

@@ -27,10 +27,10 @@ from string import Template
 from typing import Any, Protocol
 
 import msgspec
-import yaml
 
 from scaler.decision.describe import timestamp
-from scaler.errors import KubeError, ScalerError
+from scaler.documents import document, read_text
+from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.kube.discovery import Discovery
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
@@ -213,6 +213,8 @@ class ObjectHook:
             found = msgspec.json.decode(await self.api.get(resource.path(call.namespace, name)))
         except TemplateError as error:
             return _failed(f"template {self.config.template_file}: {error}")
+        except ConfigurationError as error:
+            return _failed(f"template {error}")
         except KubeError as error:
             if error.reason == NOT_LEADING:
                 raise
@@ -221,7 +223,7 @@ class ObjectHook:
         return self._progress(found, f"{resource.kind} {name}")
 
     async def _create(self, call: HookCall) -> tuple[Resource, str]:
-        """The kind and the name of its object, which is there. Raises: KubeError, TemplateError."""
+        """The kind and the name of its object, which is there. Raises: KubeError, TemplateError, ConfigurationError."""
         body = object_of(self._template(), call)
         resource = await self.discovery.resolve_kind(body["apiVersion"], body["kind"])
         if not resource.namespaced:
@@ -243,12 +245,9 @@ class ObjectHook:
             raise TemplateError(f"{resource.kind} {name} is there already, and not the ScaledObject's")
 
     def _template(self) -> Any:
-        """Raises: TemplateError."""
+        """Raises: ConfigurationError."""
         file = self.config.template_file
-        try:
-            return yaml.safe_load(file.read_text(encoding="utf-8")) if file is not None else None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise TemplateError(f"it cannot be read: {type(error).__name__}") from None
+        return document(read_text(file), str(file)) if file is not None else None
 
     def _progress(self, found: Mapping[str, Any], what: str) -> HookProgress:
         status, config = found.get("status") or {}, self.config

@@ -6,29 +6,33 @@
 | `keep-until`, `exclude`: beyond `longestKeep` | as long as `longestKeep` from now on        |
 | one more than `keepsPerWeek`                  | what was granted before, or removed         |
 | of somebody who is not among `keepUsers`      | the same                                    |
+| one that cannot be read, where keeps are limited | the same: until then nothing is decided  |
 
 Laws:
 
 * Only the leader limits, and a record of each use says that it has: until then a workload is kept as it was asked, and
   what was limited once is not looked at again.
-* The record is on the ScaledObject, whichever object was annotated, so that a limit holds for all of them together.
+* The record is one for all objects of a workload that are annotated, so that a limit holds for all of them together.
+* What limits is the record that no tenant can write (`keep_record.py`). Its copy on the ScaledObject is for people.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
 
-from scaler.decision.workloads import ASKED_BY, EXCLUDE, KEEP_FOR, KEEP_UNTIL, keep_for, keep_overrides
+from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, asked_by, keep_for, keep_overrides
+from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Policy, is_any_of
-from scaler.kube.objects.core import UNREADABLE, stamp
+from scaler.kube.objects.core import stamp
 
 KEEPS_ANNOTATION = "idlegpu.io/keeps"
-"""On a ScaledObject: the uses of a policy that limits them. JSON."""
-_RECORDED = 32
-_WEEK = timedelta(days=7)
+"""On a ScaledObject: the uses of a policy that limits them. Pages and links show it; it limits nothing. JSON."""
+_RECORDED = 128
+"""More than `keepsPerWeek` can be."""
+WEEK = timedelta(days=7)
 _MOMENT = timedelta(minutes=10)
 
 
@@ -68,43 +72,67 @@ def encode_keeps(keeps: Sequence[Keep]) -> str:
 
 
 def settle(
-    annotations: Mapping[str, str], where: str, *, keeps: Sequence[Keep], policy: Policy | None, now: datetime
+    annotations: Mapping[str, str],
+    where: str,
+    *,
+    keeps: Sequence[Keep],
+    policy: Policy | None,
+    now: datetime,
+    is_full: bool = False,
 ) -> Settled:
-    """What becomes of the annotations of one object. A value that cannot be read is told with the decision.
+    """What becomes of the annotations of one object.
 
-    `policy` is None while it is not known: then nothing is limited yet.
+    A value that cannot be read is shown with the decision, which is none then; where the policy limits keeps it is
+    refused. `policy` is None while it is not known: then nothing is limited yet. `is_full`: no more uses are recorded.
     """
-    try:
-        asked = keep_for(annotations, where=where)
-        until = keep_overrides({KEEP_UNTIL: annotations.get(KEEP_UNTIL, "")}, where=where).keep_until
-        exclude_until = keep_overrides({EXCLUDE: annotations.get(EXCLUDE, "")}, where=where).exclude_until
-    except MetadataError:
+    limits = policy if policy is not None and policy.limits_keeps else None
+    ends, problems, written = dict[str, datetime | None](), dict[str, str](), dict[str, str | None]()
+    for key, read in _ENDS.items():
+        try:
+            ends[key] = read(annotations, where, now)
+        except MetadataError as error:
+            problems[key] = str(error)
+    if problems and limits is None:
         return _NOTHING
-    written: dict[str, str | None] = {}
-    if asked is not None:
-        until = max(now + asked, until or now).replace(microsecond=0)
+    if is_for := (end := ends.pop(KEEP_FOR, None)) is not None:
+        ends[KEEP_UNTIL] = until = max(end, ends.get(KEEP_UNTIL) or now).replace(microsecond=0)
         written = {KEEP_FOR: None, KEEP_UNTIL: stamp(until)}
-    if policy is None or not policy.limits_keeps:
+    if limits is None:
         return Settled(annotations=written, keeps=())
-    found, refused, by = [*keeps], "", annotations.get(ASKED_BY, "")
-    for key, end in ((KEEP_UNTIL, until), (EXCLUDE, exclude_until)):
+    found, refused, by = [*keeps], "; ".join(problems.values()), asked_by(annotations)
+    before = max((each.until for each in found if each.until > now), default=None)
+    granted = None if before is None else stamp(before)
+    written = {key: None if key == KEEP_FOR else granted for key in problems} | written
+    for key, end in ends.items():
         if end is None or end <= now or any(each.until == end for each in found):
             continue
-        text = annotations.get(KEEP_FOR if key == KEEP_UNTIL and asked else key, "")
+        text = annotations.get(KEEP_FOR if key == KEEP_UNTIL and is_for else key, "")
         use = _same(found, text, by, now)
-        if use is None and (why := _refusal(found, by, policy, now)):
-            before = max((each.until for each in found if each.until > now), default=None)
+        if use is None and (why := _refusal(found, by, limits, now, is_full=is_full)):
             refused = f"{key.rpartition('/')[2]} until {stamp(end)} is refused: {why}"
-            written[key] = None if before is None else stamp(before)
+            written[key] = granted
             continue
         if use is None:
-            longest = end if policy.longest_keep is None else (now + policy.longest_keep).replace(microsecond=0)
+            longest = end if limits.longest_keep is None else (now + limits.longest_keep).replace(microsecond=0)
             use = Keep(at=now.replace(microsecond=0), until=min(end, longest), asked=text, on=where, by=by)
             found.append(use)
         if use.until != end:
             written[key] = stamp(use.until)
-    changed = () if len(found) == len(keeps) else _recent(found, now)
+    changed = () if len(found) == len(keeps) else recent(found, now)
     return Settled(annotations=written, keeps=changed, refused=refused)
+
+
+def _for_end(annotations: Mapping[str, str], where: str, now: datetime) -> datetime | None:
+    asked = keep_for(annotations, where=where)
+    return None if asked is None else now + asked
+
+
+_ENDS: Mapping[str, Callable[[Mapping[str, str], str, datetime], datetime | None]] = {
+    KEEP_FOR: _for_end,
+    KEEP_UNTIL: lambda found, where, _: keep_overrides({KEEP_UNTIL: found.get(KEEP_UNTIL, "")}, where=where).keep_until,
+    EXCLUDE: lambda found, where, _: keep_overrides({EXCLUDE: found.get(EXCLUDE, "")}, where=where).exclude_until,
+}
+"""Until when each annotation keeps it. Raises: MetadataError."""
 
 
 def _same(keeps: Sequence[Keep], asked: str, by: str, now: datetime) -> Keep | None:
@@ -115,16 +143,19 @@ def _same(keeps: Sequence[Keep], asked: str, by: str, now: datetime) -> Keep | N
 _NOTHING = Settled(annotations={}, keeps=())
 
 
-def _refusal(keeps: Sequence[Keep], by: str, policy: Policy, now: datetime) -> str:
+def _refusal(keeps: Sequence[Keep], by: str, policy: Policy, now: datetime, *, is_full: bool) -> str:
     if policy.keep_users and not is_any_of(by, policy.keep_users):
         return f"asked for by {by or 'an unnamed user'}, and keepUsers are {', '.join(policy.keep_users)}"
-    used, most = sorted(each.at for each in keeps if each.at > now - _WEEK), policy.keeps_per_week
+    if is_full:
+        return "more uses of this namespace, or of all, are not recorded; they count for seven days"
+    used, most = sorted(each.at for each in keeps if each.at > now - WEEK), policy.keeps_per_week
     if most is None or len(used) < most:
         return ""
-    again = f"; again from {stamp(used[len(used) - most] + _WEEK)} on" if most else ""
+    again = f"; again from {stamp(used[len(used) - most] + WEEK)} on" if most else ""
     times = "once" if len(used) == 1 else f"{len(used)} times"
     return f"kept {times} within a week, and keepsPerWeek is {most}{again}"
 
 
-def _recent(keeps: Sequence[Keep], now: datetime) -> tuple[Keep, ...]:
-    return tuple(each for each in keeps if each.at > now - _WEEK or each.until > now)[-_RECORDED:]
+def recent(keeps: Sequence[Keep], now: datetime) -> tuple[Keep, ...]:
+    """Those that count: uses of a week, and those that last."""
+    return tuple(each for each in keeps if each.at > now - WEEK or each.until > now)[-_RECORDED:]

@@ -16,44 +16,55 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 import structlog
 
-from scaler.decision.candidate import STATES, CandidateState, HistoryLine, history_of, next_line
+from scaler.decision.candidate import (
+    STATES,
+    CandidateState,
+    HistoryLine,
+    history_of,
+    lines_of,
+    next_line,
+    next_set_back,
+    shortened,
+)
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import FOUND_IDLE, Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
-from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
-from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
+from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
+from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, SetBack, TargetState, state_of
 from scaler.decision.workloads import (
-    ASKED_BY,
     EXCLUDE,
     HISTORY_ANNOTATION,
     KEEP_FOR,
     KEEP_UNTIL,
     WAKE_ANNOTATION,
     WARNED_AT,
+    asked_by,
     is_when_free,
     observe,
     wake_request,
     warned_at,
 )
 from scaler.errors import KubeError
+from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.core import ObjectMeta, decode
+from scaler.kube.objects.core import ObjectMeta, decode, last_writer
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.direct import DirectActuator
-from scaler.suspension.keeps import KEEPS_ANNOTATION, encode_keeps, keeps_of, settle
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.status import desired_status, is_worth_writing, lines_of
+from scaler.suspension.keep_record import SUFFIX, KeepRecord
+from scaler.suspension.keeps import KEEPS_ANNOTATION, Settled, encode_keeps, settle
+from scaler.suspension.leader_api import WriteApi
+from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.suspension.status import warned_at as next_warning
 from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
 
@@ -99,15 +110,36 @@ class WarningBudgets(Protocol):
         """ScaledObjects that were refused, and would not be now."""
 
 
+class OwnRecord(NamedTuple):
+    """What this process knows by its own decisions of a ScaledObject whose record is in annotations, which any tenant
+    may write: when its owner was warned, and the states that it has entered since this replica leads."""
+
+    warned_at: datetime | None
+    lines: tuple[HistoryLine, ...]
+    """The first may be the last one of a process before, without its words."""
+
+    def as_before(self) -> Self:
+        """Where it was found in another state: of the one before no more counts than that it was suspended."""
+        down = (each for each in self.lines[-1:] if each.state == CandidateState.SUSPENDED)
+        lines = (msgspec.structs.replace(each, state=str(CandidateState.SUSPENDING)) for each in down)
+        return self._replace(lines=(*self.set_backs, *lines))
+
+    @property
+    def set_backs(self) -> list[HistoryLine]:
+        return [each for each in self.lines if each.times]
+
+
 class SuspensionReconciler:
     def __init__(
         self,
-        api: PatchApi,
+        api: WriteApi,
         cluster: ClusterState,
         decision_cache: DecisionCache,
         announcer: EventSink,
         *,
+        keeps_in: tuple[str, str] = ("default", f"idle-gpu-scaler{SUFFIX}"),
         budgets: WarningBudgets | None = None,
+        scales: ScaleSubresources | None = None,
         entered: Callable[[Sequence[HistoryLine]], None] = lambda _history: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -118,8 +150,18 @@ class SuspensionReconciler:
         self.budgets = budgets
         self._entered = entered
         """Called with the history of a workload, whose last line is the state that it has entered."""
-        self._clock = clock
+        self._clock, self._scales = clock, scales
+        self.own: dict[str, OwnRecord] = {}
+        """By uid of the ScaledObject."""
+        self._keeps = KeepRecord(api, *keeps_in, lambda key: cluster.scaled_objects.get(*key) is not None)
         self._actuator = DirectActuator(api, cluster, decision_cache)
+
+    def lead(self) -> None:
+        """This replica leads from now on; others have written until then."""
+        self.own.clear()
+        self._keeps.forget()
+        if self.budgets is not None:
+            self.budgets.lead()
 
     async def reconcile(self, key: Key) -> Phase | None:
         """Take the next step for the ScalableWorkload and write its status; returns the phase that was found.
@@ -297,6 +339,7 @@ class SuspensionReconciler:
             asked_by=self._asked_by(scalable, decision),
             now=self._clock(),
             scaled_by=self._cluster.scaled_object_of(scalable),
+            set_back=await self._set_back(scalable, workload, decision),
             permits_warning=lambda: self._permits_warning(self._cluster.scaled_object_of(scalable)),
         )
         if not is_worth_writing(scalable.status, status):
@@ -308,10 +351,12 @@ class SuspensionReconciler:
     def _announce_changes(self, scalable: ScalableWorkload, state: TargetState, status: Mapping[str, Any]) -> None:
         about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
         if status["warnedAt"] and status["warnedAt"] != timestamp(scalable.status.warned_at):
-            message = _warning(status["idleSince"], status["suspendAt"])
+            message = _warning(status["idleSince"], status["suspendAt"], at_least=bool(status.get("idleAtLeast")))
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
         if "history" in status:
-            self._announce_state(about, lines_of(map(msgspec.json.encode, status["history"])))
+            scaled_by, history = self._cluster.scaled_object_of(scalable), map(msgspec.json.encode, status["history"])
+            also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
+            self._announce_state(lines_of(history), *self._annotated(scalable), *also)
         is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
         if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
             reason, is_warning = _ANNOUNCED_PHASES[state.phase]
@@ -319,13 +364,40 @@ class SuspensionReconciler:
                 reason = state.doubt.reason
             self._announcer.record(about, reason, state.message, warning=is_warning)
 
-    def _announce_state(self, about: ObjectReference, history: Sequence[HistoryLine]) -> None:
-        """The Event of a state that was entered, unless another Event of the same moment tells of it."""
+    def _announce_state(self, history: Sequence[HistoryLine], *objects: tuple[Resource, ObjectMeta]) -> None:
+        """The Event of a state that was entered, unless another Event of the same moment tells of it.
+
+        It is on the first object; that a suspension was set back is on all.
+        """
         line = history[-1]
-        row = STATES[CandidateState(line.state)]
+        row, is_set_back = STATES[CandidateState(line.state)], line.reason == DecisionReason.SET_BACK
         self._entered(history)
-        if row.event:
-            self._announcer.record(about, row.event, line.message, warning=row.is_warning)
+        event, is_warning = (line.reason, line.times != 1) if is_set_back else (row.event, row.is_warning)
+        about = tuple(dict.fromkeys(ObjectReference.of(*each) for each in objects))
+        for each in about if is_set_back else about[: bool(event)]:
+            self._announcer.record(each, event, line.message, warning=is_warning)
+
+    async def _set_back(
+        self, scalable: ScalableWorkload, workload: ObservedWorkload | None, decision: Decision | None
+    ) -> SetBack | None:
+        """By the client that has set its replicas, or activated its Workload; who removes annotations is not known.
+
+        What a plan gives back when its grant ends is started by this scaler.
+        """
+        is_given_back = scalable.status.grant is not None and not (decision and decision.target.grant)
+        if decision is None or workload is None or is_given_back:
+            return None
+        history, down_since = lines_of(scalable.status.history), workload.suspended_at or scalable.status.suspended_at
+        found = next_set_back(history, decision, down_since=down_since, now=self._clock())
+        if found is None or not (scalable.spec.replicas or workload.has_quota):
+            return found
+        path, field = SCALABLE_WORKLOAD.path(*scalable.metadata.key), "replicas"
+        if not scalable.spec.replicas:
+            path, field = WORKLOAD.path(workload.namespace, workload.name), "active"
+        try:
+            return _by(found, last_writer(await self._api.get(path), field))
+        except KubeError:
+            return found
 
     def _permits_warning(self, scaled_object: ScaledObject | None) -> bool:
         return self.budgets is None or scaled_object is None or self.budgets.permits_warning(scaled_object.metadata.key)
@@ -337,7 +409,7 @@ class SuspensionReconciler:
         is_woken = decision is not None and decision.answer.reason is DecisionReason.WAKING
         requests = {WAKE_ANNOTATION} if is_woken else {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
         asking = [each for each in objects if each.annotations.keys() & requests] or objects
-        return next((by for each in asking if (by := each.annotations.get(ASKED_BY))), "")
+        return next((by for each in asking if (by := asked_by(each.annotations))), "")
 
     # ------------------------------------------------------------------------------------------------ wake annotations
 
@@ -384,10 +456,7 @@ class SuspensionReconciler:
         recorded = scaled_object.metadata if scaled_object is not None else ObjectMeta()
         policy = decision.policy if decision is not None and scaled_object is not None else None
         for resource, metadata in annotated:
-            where = f"{resource.kind} {metadata.name}"
-            settled = settle(
-                metadata.annotations, where, keeps=keeps_of(recorded.annotations), policy=policy, now=self._clock()
-            )
+            settled = await self._settled(recorded.key, metadata, f"{resource.kind} {metadata.name}", policy)
             written = {resource.path(*metadata.key): (metadata, dict(settled.annotations))}
             if settled.keeps and scaled_object is not None:
                 path = scaled_object.resource.path(*recorded.key)
@@ -404,31 +473,61 @@ class SuspensionReconciler:
                 return True
         return False
 
+    async def _settled(self, key: Key, metadata: ObjectMeta, where: str, policy: Policy | None) -> Settled:
+        """What becomes of the annotations, with each new use recorded. Without the record nothing is limited."""
+        now, unlimited = self._clock(), settle(metadata.annotations, where, keeps=(), policy=None, now=self._clock())
+        is_kept = metadata.annotations.keys() & {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
+        if policy is None or not policy.limits_keeps or not is_kept:
+            return unlimited
+        try:
+            async with self._keeps.lock:
+                keeps = await self._keeps.of(key)
+                settled = (limit := partial(settle, metadata.annotations, where, keeps=keeps, policy=policy, now=now))()
+                if settled.keeps and not await self._keeps.write(key, settled.keeps, now):
+                    settled = limit(is_full=True)
+        except KubeError as error:
+            tell = log.debug if is_conflict(error) else log.warning
+            tell("keeps are not limited yet", about=where, namespace=metadata.namespace, error=str(error))
+            return unlimited
+        return settled
+
     async def _write_history(self, key: Key) -> None:
         """When its owner was warned, and its state, where the target has no status for them. The Events follow."""
         scaled_object, decision, now = self._cluster.scaled_objects.get(*key), self._decision_of(key), self._clock()
         if scaled_object is None or decision is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
             return
-        metadata = scaled_object.metadata
-        known, history = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
-        before = warned_at(metadata.annotations)
+        metadata, target = scaled_object.metadata, scaled_object.spec.scale_target_ref
+        known, shown = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
+        own = self.own.get(metadata.uid) or _found(metadata.annotations, now)
+        history = sorted([*(each for each in shown if not each.times), *own.set_backs], key=lambda line: line.at)
+        entry = self._decision_cache.evaluation and self._decision_cache.evaluation.entries[key]
+        pods = [each.started_at for each in entry.pods if each.is_member and each.started_at] if entry else []
+        set_back = next_set_back(history, decision, down_since=min(pods, default=None), now=now)
+        if set_back is not None and self._scales is not None:
+            set_back = _by(set_back, await self._scales.scaled_last_by(key[0], target))
         permits = partial(self._permits_warning, scaled_object)
-        warned = next_warning(before, decision, now=now, permits=permits) if _warns(decision) else None
-        by = metadata.annotations.get(ASKED_BY, "")
-        line = next_line(history[-1] if history else None, decision, warned_at=warned, by=by, now=now)
-        if timestamp(warned) == known and line is None:
-            return
-        annotations = {WARNED_AT: timestamp(warned)}
-        if line is not None:
-            annotations[HISTORY_ANNOTATION] = msgspec.json.encode([*history, line][-_ANNOTATED:]).decode()
-        body = {"metadata": {"annotations": annotations, "resourceVersion": metadata.resource_version}}
-        await self._api.patch(SCALED_OBJECT.path(*key), body)
+        warned = next_warning(own.warned_at, decision, now=now, permits=permits) if _warns(decision) else None
+        by, last = asked_by(metadata.annotations), own.lines[-1] if own.lines else None
+        line = next_line(last, decision, warned_at=warned, by=by, set_back=set_back, now=now)
+        if line is not None and metadata.uid not in self.own:
+            own = own.as_before()
+        added = () if line is None else (line,)
+        if timestamp(warned) != known or line is not None or history != shown:
+            annotations = {WARNED_AT: timestamp(warned)}
+            if line is not None or history != shown:
+                lines = shortened([*history, *added], _ANNOTATED)
+                annotations[HISTORY_ANNOTATION] = msgspec.json.encode(lines).decode()
+            body = {"metadata": {"annotations": annotations, "resourceVersion": metadata.resource_version}}
+            await self._api.patch(SCALED_OBJECT.path(*key), body)
+        self.own[metadata.uid] = OwnRecord(warned, tuple(shortened([*own.lines, *added], _ANNOTATED)))
         about = ObjectReference.of(SCALED_OBJECT, metadata)
         if warned is not None and timestamp(warned) != known:
-            message = _warning(timestamp(decision.idle_since), timestamp(decision.suspend_at))
+            since, suspend_at = timestamp(decision.idle_since), timestamp(decision.suspend_at)
+            message = _warning(since, suspend_at, at_least=decision.idle_at_least)
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
         if line is not None:
-            self._announce_state(about, [*history, line])
+            seen = self._scales.object_of(key[0], target) if self._scales is not None else None
+            self._announce_state([*own.lines, line], (SCALED_OBJECT, metadata), *([seen] if seen is not None else []))
 
     async def _remove_wake_of_scaled_object(self, key: Key) -> None:
         """Remove a ScaledObject's wake annotation once it has taken effect.
@@ -464,6 +563,23 @@ def _may_be_deactivated(workload: ObservedWorkload) -> bool:
     return workload.active and not workload.is_remote_copy
 
 
+def _found(annotations: Mapping[str, str], now: datetime) -> OwnRecord:
+    """The record of a process before, as far as it is believed: times that have passed, a state without words, and that
+    its suspension was set back, which leaves it alone for an hour at most: it may be written to evade the policy."""
+    warned, states = warned_at(annotations), {*CandidateState}
+    history = history_of(annotations)
+    found = [*[each for each in history[:-1] if each.times][-1:], *history[-1:]]
+    last = (HistoryLine(min(each.at, now), each.state, times=min(each.times, 2)) for each in found)
+    return OwnRecord(
+        warned if warned is not None and warned <= now else None, tuple(each for each in last if each.state in states)
+    )
+
+
+def _by(set_back: SetBack, client: str) -> SetBack | None:
+    """None where KEDA has started it, as another trigger of the ScaledObject asks for it, or this scaler."""
+    return None if client.startswith(("keda", "idle-gpu-scaler")) else set_back._replace(by=client)
+
+
 def _warns(decision: Decision) -> bool:
     return decision.policy.warning is not None
 
@@ -489,9 +605,9 @@ def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, st
     )
 
 
-def _warning(idle_since: str | None, suspend_at: str | None) -> str:
+def _warning(idle_since: str | None, suspend_at: str | None, *, at_least: bool) -> str:
     then = f"suspended at {suspend_at}" if suspend_at else "may be suspended for a pending Workload that needs them"
-    return f"GPUs idle since {idle_since}; {then}"
+    return f"GPUs idle {'at least ' * at_least}since {idle_since}; {then}"
 
 
 def _runs(decision: Decision) -> bool:

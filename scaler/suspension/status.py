@@ -1,16 +1,15 @@
 """The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from scaler.decision.candidate import HISTORY, CandidateState, HistoryLine, next_line
+from scaler.decision.candidate import HISTORY, CandidateState, HistoryLine, lines_of, next_line, shortened
 from scaler.decision.decision import Decision, is_unknown, may_hide_work
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
-from scaler.decision.target_state import ObservedWorkload, Phase, TargetState
+from scaler.decision.target_state import ObservedWorkload, Phase, SetBack, TargetState
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.idleness.reasons import DecisionReason, UnknownReason
@@ -24,7 +23,7 @@ _SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
 
 _WORTH_A_WRITE = (
     *("observedGeneration", "replicas", "selector", "workloadName", "workloadUID", "phase", "verdict", "reason"),
-    *("idleSince", "suspendAt", "warnedAt", "suspendedAt", "resumedAt", "keepUntil", "state"),
+    *("idleSince", "idleAtLeast", "suspendAt", "warnedAt", "suspendedAt", "resumedAt", "keepUntil", "state"),
 )
 """Fields whose change is written at once. Message and evidence change with every tick and travel along."""
 
@@ -48,6 +47,7 @@ def desired_status(
     asked_by: str = "",
     now: datetime,
     scaled_by: ScaledObject | None = None,
+    set_back: SetBack | None = None,
     permits_warning: Callable[[], bool] = lambda: True,
 ) -> dict[str, Any]:
     """The whole status. An absent field is None, so that a merge patch removes it.
@@ -58,7 +58,7 @@ def desired_status(
     times = _times(scalable, workload, decision, now=now, permits_warning=permits_warning)
     warned = datetime.fromisoformat(times["warnedAt"]) if times["warnedAt"] else None
     known, decided = scalable.status.history, decision if is_evaluated else None
-    line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, now=now)
+    line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, set_back=set_back, now=now)
     return {
         "observedGeneration": scalable.metadata.generation,
         "replicas": state.admitted_replicas,
@@ -74,30 +74,19 @@ def desired_status(
 
 def _entered(line: HistoryLine, known: Sequence[msgspec.Raw]) -> dict[str, Any]:
     """The state that it has entered, and the history with it."""
-    lines = [*map(msgspec.json.decode, known), {**msgspec.to_builtins(line), "at": timestamp(line.at)}]
-    return {"state": line.state, "history": lines[-HISTORY:]}
-
-
-def lines_of(history: Iterable[bytes | msgspec.Raw]) -> list[HistoryLine]:
-    """Those that can be read."""
-    found = []
-    for each in history:
-        with suppress(msgspec.DecodeError):
-            found.append(msgspec.json.decode(each, type=HistoryLine))
-    return found
+    lines = shortened([*lines_of(known), line], HISTORY)
+    return {"state": line.state, "history": [msgspec.to_builtins(each) for each in lines]}
 
 
 def last_line(history: Sequence[msgspec.Raw]) -> HistoryLine | None:
     """None where there is none that can be read."""
-    try:
-        return msgspec.json.decode(history[-1], type=HistoryLine) if history else None
-    except msgspec.DecodeError:
-        return None
+    return next(iter(lines_of(history[-1:])), None)
 
 
 def _decided(decision: Decision | None) -> dict[str, Any]:
     idle_since, suspend_at = _quiet_times(decision)
-    return decision_status(decision) | {"idleSince": timestamp(idle_since), "suspendAt": timestamp(suspend_at)}
+    shown = decision_status(decision) | {"idleSince": timestamp(idle_since), "suspendAt": timestamp(suspend_at)}
+    return shown if idle_since is not None else shown | {"idleAtLeast": None}
 
 
 def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime | None]:
@@ -164,13 +153,16 @@ def warned_at(
         return None
     if decision.policy.has_budget and (decision.answer.reason in _NOT_SUSPENDED or decision.cannot_tell):
         return None
-    if known and known >= max(decision.idle_since, decision.read_since or decision.idle_since):
+    if known and known >= decision.idle_since:
         return known
     return now if is_warning_due(decision) and permits() else None
 
 
 _NOT_SUSPENDED = frozenset(
-    {DecisionReason.KEPT, DecisionReason.EXCLUDED, DecisionReason.OBSERVE_ONLY, DecisionReason.BEFORE_SUSPEND_FAILED}
+    {
+        *(DecisionReason.KEPT, DecisionReason.SET_BACK, DecisionReason.EXCLUDED, DecisionReason.OBSERVE_ONLY),
+        DecisionReason.BEFORE_SUSPEND_FAILED,
+    }
 )
 
 

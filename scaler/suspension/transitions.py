@@ -16,6 +16,7 @@ Laws:
   turns every reactivation back.
 * A Workload is not reactivated before `QuotaReserved=False`: until then Kueue still counts it and may over-commit.
 * Kueue may recreate a Workload, and then it comes back active. Asking again every time (level-triggered) re-asserts.
+* A Workload that another client activates stays active: it has our annotation, and one that Kueue recreates has none.
 * A Workload that another client deactivated is reported, not reactivated. So is one that finished or vanished.
 * The annotation that says we did it travels in the same patch, so there is no moment in which the two disagree.
 """

@@ -18,15 +18,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from scaler.documents import read_bytes
 from scaler.errors import ConfigurationError
 from scaler.tls.certificates import Certificate, certificates_in, ders_in, is_expired, is_not_yet_valid
-
-_LARGEST = 2**20
-"""Bytes that a file may have. A bundle of all public authorities has a fifth of it."""
-
-
-class UnusableError(ConfigurationError):
-    """The files do not hold what a server needs; the message says which file and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +69,9 @@ def second(instant: datetime) -> str:
 
 
 def read_material(files: CertificateFiles) -> ServerCertificate:
-    """What the files hold, tried out. Raises: UnusableError."""
-    certificate, key = _content(files.certificate), _content(files.key)
-    authorities = None if files.client_authorities is None else _content(files.client_authorities)
+    """What the files hold, tried out. Raises: ConfigurationError."""
+    certificate, key = read_bytes(files.certificate), read_bytes(files.key)
+    authorities = None if files.client_authorities is None else read_bytes(files.client_authorities)
     return ServerCertificate(
         certificate_pem=certificate,
         key_pem=key,
@@ -88,24 +82,13 @@ def read_material(files: CertificateFiles) -> ServerCertificate:
     )
 
 
-def _content(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-    except OSError as error:
-        raise UnusableError(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > _LARGEST:
-        raise UnusableError(f"{path} is too large to be a certificate or a key")
-    return content
-
-
 def _certificates(path: Path | None, pem: bytes) -> tuple[Certificate, ...]:
     try:
         found = certificates_in(pem)
     except ValueError as error:
-        raise UnusableError(f"{path}: {error}") from None
+        raise ConfigurationError(f"{path}: {error}") from None
     if not found:
-        raise UnusableError(f"{path} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)")
+        raise ConfigurationError(f"{path} holds no certificate in PEM (-----BEGIN CERTIFICATE-----)")
     return found
 
 
@@ -113,7 +96,7 @@ def _certificates(path: Path | None, pem: bytes) -> tuple[Certificate, ...]:
 
 
 def _context(files: CertificateFiles, certificate: bytes, key: bytes, authorities: bytes | None) -> ssl.SSLContext:
-    """A server's context of exactly these bytes. Raises: UnusableError."""
+    """A server's context of exactly these bytes. Raises: ConfigurationError."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     load_pair(context, certificate, key, names=(files.certificate, files.key))
@@ -125,18 +108,18 @@ def _context(files: CertificateFiles, certificate: bytes, key: bytes, authoritie
 def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes, *, names: tuple[object, object]) -> None:
     """Let the context show this certificate. `names` are what the two are called in messages.
 
-    Raises: UnusableError.
+    Raises: ConfigurationError.
     """
     try:
         with _as_path(certificate) as certificate_path, _as_path(key) as key_path:
             context.load_cert_chain(certificate_path, key_path, password=_no_password)
     except _PasswordWantedError:
-        raise UnusableError(f"{names[1]} is encrypted; store the key without a passphrase") from None
+        raise ConfigurationError(f"{names[1]} is encrypted; store the key without a passphrase") from None
     except ssl.SSLError as error:
         reason = "the certificate belongs to another key" if error.reason == "KEY_VALUES_MISMATCH" else _words(error)
-        raise UnusableError(f"{names[0]} and {names[1]} cannot be used together: {reason}") from None
+        raise ConfigurationError(f"{names[0]} and {names[1]} cannot be used together: {reason}") from None
     except OSError as error:
-        raise UnusableError(f"{names[0]} cannot be tried out: {error.strerror}") from None
+        raise ConfigurationError(f"{names[0]} cannot be tried out: {error.strerror}") from None
 
 
 def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authorities: bytes) -> None:
@@ -147,7 +130,7 @@ def _ask_for_certificates(context: ssl.SSLContext, path: Path | None, authoritie
     try:
         context.load_verify_locations(cadata=b"".join(ders_in(authorities)))
     except ssl.SSLError as error:
-        raise UnusableError(f"{path} cannot be used: {_words(error)}") from None
+        raise ConfigurationError(f"{path} cannot be used: {_words(error)}") from None
     context.verify_mode = ssl.CERT_OPTIONAL
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.tls.material import CertificateFiles, ServerCertificate, UnusableError, read_material
+from scaler.errors import ConfigurationError
+from scaler.tls.material import CertificateFiles, ServerCertificate, read_material
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Rotation:
         observe: Callable[[CertificateChange], None] = lambda _: None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """Raises: UnusableError where the files cannot be used."""
+        """Raises: ConfigurationError where the files cannot be used."""
         self._files = files
         self._use = use
         self._every_s = every.total_seconds()
@@ -77,7 +78,7 @@ class Rotation:
         """What the files hold now, or why it cannot be served."""
         try:
             found = read_material(self._files)
-        except UnusableError as error:
+        except ConfigurationError as error:
             return str(error)
         if found != self.material and (problem := found.why_out_of_date(self._clock.now())):
             return f"{self._files.certificate}: {problem}"

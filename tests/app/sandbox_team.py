@@ -33,8 +33,8 @@ from scaler.app.process import Runtime
 from scaler.kube.objects.resources import EVENT, JOB, SCALABLE_WORKLOAD, WORKLOAD
 
 TEAM, CHECK = "team", "gate"
-TRIGGER = {"reclaim": "OnPressure", "idleAfter": "1h", "idleAfterUnderPressure": "1s", "warmUp": "0s"}
-SECONDS = 60.0
+TRIGGER = {"reclaim": "OnPressure", "idleAfter": "1h", "idleAfterUnderPressure": "3s", "warmUp": "0s"}
+SECONDS = 120.0
 """Everything that is waited for takes one to four on an idle machine."""
 HURRIED = replace(
     SandboxConfig.fast({"node-a": 4, "node-b": 4, "node-c": 4}, collect=timedelta(seconds=0.2)),

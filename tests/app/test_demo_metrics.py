@@ -12,6 +12,7 @@ from scaler_sandbox.timeline import JsonTimeline
 from scaler.reporting.metrics import Metrics
 
 NOT_SEEN = {
+    "http_refusals_total": "nobody asks for what is refused",
     "unpriced_idle_gpu_seconds_total": "every model has a price",
     "folded_namespaces": "there are two namespaces",
     "hidden_workloads": "seven workloads are fewer than metrics.workloads",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, job_key, pod_indexes
+from scaler.decision.cluster_state import SLICE_ANNOTATION, WORKLOAD_ANNOTATION, job_key, pod_indexes
 from scaler.decision.workloads import observe, owner_key
 from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.gpu_pods import gpu_pod
@@ -33,16 +33,31 @@ LABELS = st.dictionaries(
     st.sampled_from(["app", "batch.kubernetes.io/job-name", "ray.io/cluster", "kueue.x-k8s.io/podset"]),
     st.sampled_from(["x", "y"]),
 )
-STATES = st.sampled_from([{"running": {"startedAt": STARTED}}, {"terminated": {"exitCode": 0}}, {}])
+STATES = st.sampled_from(
+    [
+        {"running": {"startedAt": STARTED}},
+        {"running": {}},
+        {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": STARTED}},
+        {"terminated": {"exitCode": 1}},
+        {"waiting": {"reason": "CrashLoopBackOff"}},
+        {},
+    ]
+)
+UNPLACED = {"type": "PodScheduled", "status": "False", "message": "0/5 nodes are available"}
+
+
+ODD = 2
+"""So many GPUs have a name that is not known."""
 
 
 def container(name, gpus, sidecar=False):
-    requests = {"cpu": "1", "memory": "1Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
+    name_of_gpu = "nvidia.com/a100" if gpus == ODD else "nvidia.com/gpu"
+    requests = {"cpu": "1", "memory": "1Gi"} | ({name_of_gpu: str(gpus)} if gpus else {})
     return {"name": name, "resources": {"requests": requests}} | ({"restartPolicy": "Always"} if sidecar else {})
 
 
 PODS = st.builds(
-    lambda labels, owners, workload, gpus, node, phase, states, gone: decode(
+    lambda labels, owners, names, gpus, node, phase, states, gone, restart, since: decode(
         Pod,
         msgspec.json.encode(
             {
@@ -52,17 +67,21 @@ PODS = st.builds(
                     "uid": "u",
                     "resourceVersion": "1",
                     "labels": labels,
-                    "annotations": {"other": "1"} | ({WORKLOAD_ANNOTATION: workload} if workload else {}),
+                    "annotations": {"other": "1"} | dict.fromkeys(names, "gang"),
                     "ownerReferences": [{**each, "controller": True} for each in owners],
                     **({"deletionTimestamp": STARTED} if gone else {}),
+                    "creationTimestamp": STARTED,
                 },
                 "spec": {
                     "nodeName": node,
+                    "restartPolicy": restart,
                     "containers": [container("main", gpus)],
                     "initContainers": [container("side", gpus, sidecar=True)],
                 },
                 "status": {
                     "phase": phase,
+                    "conditions": [UNPLACED],
+                    **({"startTime": "2026-12-01T09:00:05Z"} if since else {}),
                     "containerStatuses": [{"name": "main", "state": states[0]}],
                     "initContainerStatuses": [{"name": "side", "state": states[1]}],
                 },
@@ -71,12 +90,14 @@ PODS = st.builds(
     ),
     labels=LABELS,
     owners=st.lists(OWNERS, max_size=2),
-    workload=st.sampled_from(["", "gang"]),
+    names=st.sets(st.sampled_from([WORKLOAD_ANNOTATION, SLICE_ANNOTATION])),
     gpus=st.integers(0, 2),
     node=st.sampled_from(["", "node-a"]),
     phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
     states=st.tuples(STATES, STATES),
     gone=st.booleans(),
+    restart=st.sampled_from(["Always", "OnFailure", "Never"]),
+    since=st.booleans(),
 )
 
 
@@ -100,7 +121,7 @@ def test_a_pod_that_is_kept_says_what_the_whole_one_says(pod, with_nodes):
     assert kept.metadata.key == pod.metadata.key
     assert (kept.metadata.uid, kept.metadata.resource_version) == ("u", "1")
     assert kept.metadata.annotations.get(WORKLOAD_ANNOTATION) == pod.metadata.annotations.get(WORKLOAD_ANNOTATION)
-    if gpu_pod(pod, GPUS).holds_gpus:
+    if GPUS.may_be_held_by(pod.spec):
         assert kept.metadata.labels == pod.metadata.labels
 
 

@@ -6,7 +6,9 @@ import socket
 from contextlib import asynccontextmanager
 
 import aiohttp
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_server import free_port
@@ -70,6 +72,33 @@ async def test_it_is_not_ready_while_the_api_refuses_to_list(cluster):
         with cluster.refusing("GET", "/workloads", status=403):
             async with scaler(cluster, exporter) as one:
                 await until(lambda: names_what_is_missing(one.http_port))
+
+
+async def test_it_is_not_ready_while_no_replica_may_hold_the_lease(cluster):
+    """By HTTP and by gRPC: it could answer, but nobody would carry anything out."""
+    async with gpus() as (_, exporter):
+        with cluster.refusing("POST", "/leases", status=403):
+            async with scaler(cluster, exporter) as one:
+                await until(lambda: says_that_nobody_leads(one.http_port))
+                assert one.decision_cache.is_ready
+                assert not await serves(one.grpc_port)
+                assert (await get(one.http_port, "/healthz"))[0] == 200
+                cluster.api.faults.heal()
+                await until(lambda: is_ready(one.http_port))
+                await until(lambda: serves(one.grpc_port))
+
+
+async def says_that_nobody_leads(port: int) -> bool:
+    status, text = await get(port, "/readyz")
+    return status == 503 and text.startswith("no replica has held Lease idle-gpu-scaler yet") and "403" in text
+
+
+async def serves(port: int) -> bool:
+    """What the kubelet's readiness probe asks by gRPC."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        asked = health_pb2.HealthCheckRequest(service="readiness")
+        answer = await health_pb2_grpc.HealthStub(channel).Check(asked)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
 async def names_what_is_missing(port: int) -> bool:

@@ -111,7 +111,7 @@ async def test_activity_that_its_culler_has_seen_keeps_it_and_what_cannot_be_rea
         await scale(ours, NOTEBOOK, "used", idleAfter="8s")
         await scale(ours, NOTEBOOK, "odd")
         await ours.sees(lambda: is_at(ours, "odd", "Suspended", 0), "one whose activity cannot be read")
-        await until(lambda: ours.status("used").get("reason") == "IdleNotLongEnough", seconds=30)
+        await until(lambda: ours.status("used").get("reason") == "IdleNotLongEnough")
         for _ in range(8):
             now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
             await annotate(ours, NOTEBOOK, "used", LAST_ACTIVITY, now)

@@ -35,10 +35,8 @@ async def test_idle_workloads_make_room_for_a_gang_and_come_back_when_it_is_done
             ours.works(each)  # or they would be idle again at once
         await ours.world.delete(JOB, TEAM, "next")
         await ours.sees(lambda: all(ours.status(each)["phase"] == "Running" for each in "ab"), "running workloads")
-        for each in "ab":
-            woken = [line for line in ours.status(each)["history"] if line["state"] == "Waking"][-1]
-            assert woken["by"] == "trigger metadata, WhenFree"
-            assert "annotation idlegpu.io/wake on ScaledObject" in woken["message"]
+        # The phase is seen at once; who asked is written with the next decision.
+        await ours.sees(lambda: all(_asked_by_scaler(ours.status(each)["history"]) for each in "ab"), "who asked")
         await until(lambda: _have_returned(scaler.http_port, 2))
 
 
@@ -53,6 +51,12 @@ async def _stays(port: int, name: str, why: str) -> bool:
     _, _, body = await fetch(port, f"/api/v1/gangs/{TEAM}/ScalableWorkload/{name}")
     found: dict[str, Any] = json.loads(body)
     return bool(found["staysSuspended"] == why)
+
+
+def _asked_by_scaler(history: list[dict[str, Any]]) -> bool:
+    woken = [line for line in history if line["state"] == "Waking"][-1]
+    asked = woken.get("by") == "trigger metadata, WhenFree"
+    return asked and "annotation idlegpu.io/wake on ScaledObject" in woken["message"]
 
 
 async def _have_returned(port: int, number: int) -> bool:

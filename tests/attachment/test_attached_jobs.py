@@ -12,13 +12,16 @@ from small_cluster import NAME, WORKLOAD_NAME, until
 from switched_kinds import definition, inference_service, notebook
 
 from scaler.attachment.controller import AttachmentController
+from scaler.attachment.jobs import controlled_by_other, is_part_of_job
 from scaler.kube.object_cache import Change
+from scaler.kube.objects.core import ObjectMeta, OwnerReference
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     DEPLOYMENT,
     IDLE_POLICY,
     INFERENCE_SERVICE,
+    NAMESPACE,
     NOTEBOOK,
     RAY_CLUSTER,
     SCALABLE_WORKLOAD,
@@ -195,6 +198,48 @@ async def test_notebooks_and_inference_services_are_attached_and_not_what_their_
         scalable = await cluster.read(SCALABLE_WORKLOAD, "notebook-bench")
         assert scalable["spec"]["jobRef"] == {"apiVersion": "kubeflow.org/v1", "kind": "Notebook", "name": "bench"}
         await until(lambda: cluster.has_phase("Starting", "notebook-bench"))
+
+
+OWNERS = {
+    "an operator's kind": (("apps.nvidia.com/v1alpha1", "NIMService"), {}, "named"),
+    "another operator's": (("serving.kserve.io/v1alpha1", "LLMInferenceService"), {}, "named"),
+    "a kind of that name in another group": (("example.com/v1", "Notebook"), {}, "named"),
+    "a pod of no known group": (("v1", "Pod"), {}, "named"),
+    "a leader pod": (("v1", "Pod"), {"leaderworkerset.sigs.k8s.io/name": "vllm"}, "part"),
+    "a LeaderWorkerSet": (("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"), {}, "part"),
+    "a Notebook": (("kubeflow.org/v1", "Notebook"), {}, "part"),
+    "an InferenceService": (("serving.kserve.io/v1beta1", "InferenceService"), {}, "part"),
+    "a RayCluster": (("ray.io/v1", "RayCluster"), {}, "part"),
+    "nobody": (None, {}, "job"),
+}
+
+
+@pytest.mark.parametrize(("owner", "labels", "expected"), OWNERS.values(), ids=OWNERS.keys())
+def test_what_another_object_controls_is_a_part_of_that_or_left_alone(owner, labels, expected):
+    references = () if owner is None else (OwnerReference(*owner, name="nim", uid="u", controller=True),)
+    found = ObjectMeta(name="x", namespace="demo", labels=labels, owner_references=references)
+    assert is_part_of_job(found) is (expected == "part")
+    problem = controlled_by_other(found)
+    assert bool(problem) is (owner is not None)
+    assert owner is None or f"{owner[1]} nim" in problem
+
+
+async def test_a_deployment_of_an_operator_is_named_and_not_attached(cluster):
+    async with program(cluster):
+        await apply(cluster, IDLE_POLICY, "research")
+        reference = {"apiVersion": "v1", "kind": "Namespace", "name": "demo", "controller": True}
+        reference["uid"] = (await cluster.read(NAMESPACE, "demo"))["metadata"]["uid"]
+        mark = {"app": "x"}
+        container = {"name": "main", "image": "x:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+        template = {"metadata": {"labels": mark}, "spec": {"containers": [container]}}
+        spec = {"replicas": 1, "selector": {"matchLabels": mark}, "template": template}
+        owned = {"metadata": {"name": "owned", "ownerReferences": [reference]}, "spec": spec}
+        await cluster.create(DEPLOYMENT, owned)
+        await cluster.create(DEPLOYMENT, {"metadata": {"name": "free"}, "spec": spec})
+        await until(lambda: stands(cluster, matched=2, attached=1))
+        assert await attached(cluster) == ([], ["deployment-free"])
+        [problem] = (await status_of(cluster, IDLE_POLICY, "research"))["problems"]
+        assert problem.startswith("Deployment demo/owned: its controller is Namespace demo")
 
 
 async def test_while_nothing_changes_nothing_is_written(cluster):

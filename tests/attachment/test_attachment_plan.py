@@ -271,6 +271,7 @@ def test_a_policy_that_is_not_valid_attaches_nothing_and_what_it_has_attached_on
     assert cluster.settle() == [f"patch ScaledObject {NAME}"]
     assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["mode"] == "observe"
     assert len(cluster.objects) == 2
+    assert cluster.standing()[0] == (2, 1, 0, 0), "what is attached is counted, whoever is not attached any more"
 
 
 def test_without_an_address_nothing_is_attached_and_what_is_stays_as_it_is(cluster):
@@ -280,8 +281,10 @@ def test_without_an_address_nothing_is_attached_and_what_is_stays_as_it_is(clust
     cluster.settle()
     cluster.target, cluster.policies = None, [policy("a", idleAfter="20m")]
     assert cluster.settle() == []
+    assert cluster.standing()[0][:2] == (1, 1)
     cluster.policies = [policy("a", gpus="some")]
     assert cluster.settle() == []
+    assert cluster.standing()[0][:2] == (1, 1)
     cluster.policies = []
     assert cluster.settle() == GONE
 
@@ -292,7 +295,7 @@ def test_a_job_whose_two_policies_contradict_each_other_is_only_observed_and_the
     assert cluster.settle() == [f"patch ScaledObject {NAME}"]
     assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["mode"] == "observe"
     counts, [words] = cluster.standing()
-    assert counts == (1, 0, 0, 0)
+    assert counts == (1, 1, 0, 0)
     assert words.startswith(
         "Job demo/train-4711: idleAfterUnderPressure, with the idleAfter of ClusterIdlePolicy/c: 30m"
     )

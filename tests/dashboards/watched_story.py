@@ -95,7 +95,7 @@ async def _play(stage: demo.RunningAct, url: str) -> float:
         found = await stage.world.read(SCALABLE_WORKLOAD, NAMESPACE, woken)
         return bool(found["spec"]["replicas"])
 
-    await until(is_woken, seconds=60)
+    await until(is_woken)
     # What is left at the end: GPUs that are free, and a server that is quiet and will be suspended for that.
     await stage.world.delete(JOB, NAMESPACE, story.gang)
     await stage.world.apply(quiet_server(stage.scaler_address))
@@ -104,7 +104,7 @@ async def _play(stage: demo.RunningAct, url: str) -> float:
         asker = Asker(url=url, start=time.time() - 60, end=time.time())
         return bool(asker.ask({"expr": "idle_gpu_scaler_workload_suspend_timestamp_seconds", "instant": True}))
 
-    await until(lambda: asyncio.to_thread(is_foreseen), seconds=60)
+    await until(lambda: asyncio.to_thread(is_foreseen))
     await asyncio.sleep(2)
     return waiting_at
 

@@ -73,6 +73,8 @@ class RandomSource:
     """What a GPU of a pod does: by namespace, pod and device."""
     is_down: bool = False
     demanded: tuple[str, str] | None = None
+    unshown: str = ""
+    """Name of those without an element of the demand query."""
 
     def report(self, since_s: float, until_s: float) -> None:
         for (namespace, name, device), work in self.works.items():
@@ -108,16 +110,20 @@ class RandomSource:
             if of != signal.name:
                 continue
             first, last = (bisect_right(points, (each.timestamp(), inf)) for each in (start, end))
-            if first < last:
+            ahead = [(end.timestamp() + 3600, 0.0)] if self.works.get((namespace, name, device)) == "ahead" else []
+            if first < last or ahead:
                 labels = {"namespace": namespace, "pod": name, "UUID": device, "__name__": of}
-                series.append(Series(labels, points[first:last]))
+                series.append(Series(labels, [*points[first:last], *ahead]))
         return SignalReading(series, None)
 
     async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
         if self.is_down:
             raise SourceError("down", transient=True)
-        found = {"namespace": self.demanded[0], "scaledobject": self.demanded[1]} if self.demanded else None
-        return [VectorSample(labels=found, value=1.0)] if found else []
+        keys = [(namespace, name) for namespace in NAMESPACES for name in NAMES if name != self.unshown]
+        return [
+            VectorSample({"namespace": key[0], "scaledobject": key[1]}, 1.0 if key == self.demanded else 0.0)
+            for key in keys
+        ]
 
 
 class RandomFleet:
@@ -229,7 +235,7 @@ class RandomFleet:
     def work(self, namespace: str, pod_name: str) -> None:
         """A GPU does something else, which may be one that another pod has, too."""
         device = f"GPU-{self.random.randrange(3)}-of-{pod_name if self.random.random() < 0.9 else 'all'}"
-        doing = ("busy", "idle", "idle", "idle", "bursts", "holes", "one signal", "blank", "silent")
+        doing = ("busy", "idle", "idle", "idle", "bursts", "holes", "one signal", "blank", "silent", "ahead")
         self.source.works[namespace, pod_name, device] = self.random.choice(doing)
 
     def somebody(self) -> tuple[str, str]:
@@ -258,6 +264,7 @@ class RandomFleet:
                 self.work(namespace, f"{name}-pod-{self.random.randrange(2)}")
             case 10:
                 self.source.demanded = self.random.choice((None, (namespace, name)))
+                self.source.unshown = "" if self.source.demanded else name
             case 11:
                 self.source.is_down = self.random.random() < 0.2
                 self.cluster.go_silent(300.0 if self.random.random() < 0.1 else 0.0)

@@ -26,7 +26,7 @@ from scaler.decision.candidate import (
     return_of,
     suspended_at,
 )
-from scaler.decision.decision import Active, Answer, Decision, Inactive, decide
+from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, decide
 from scaler.decision.target_state import Phase, TargetState
 from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.idleness.policy import EnforcementMode, Reclaim
@@ -98,6 +98,82 @@ def test_what_has_a_line_in_the_history(answer: Answer, changes: dict[str, Any],
     by = "anna" if state in (S.WAKING, S.KEPT, S.EXCLUDED) else ""
     assert line == HistoryLine(at=NOON, state=state, reason=str(answer.reason), message="m", by=by)
     assert next_line(line, decided(answer, target), now=NOON) is None
+
+
+MAY_SAY = {
+    S.BUSY: "GPUsBusy WarmingUp IdleNotLongEnough",
+    S.IDLE: "IdleNotLongEnough Warned BeforeSuspend BeforeSuspendFailed OutsideHours IdleNotNeeded PriorityLowered",
+    S.GRANTED: "Reclaimed GPUsIdle BeforeSuspend",
+    S.SUSPENDING: "GPUsIdle Reclaimed Suspended Suspending",
+    S.SUSPENDED: "GPUsIdle Reclaimed Suspended",
+    S.WAKING: "Waking Starting WaitingForQuota WaitingForAdmissionChecks WaitingForWorkload",
+    S.KEPT: "Kept SetBack",
+    S.EXCLUDED: "Excluded",
+    S.OBSERVING: "ObserveOnly",
+}
+MAY_SAY[S.WARNED] = MAY_SAY[S.IDLE]
+
+
+def test_no_line_says_why_it_is_in_another_state() -> None:
+    """Quiet is noticed, and a target is seen at 0, while the answer is still the one from before."""
+    before = [
+        None,
+        *(HistoryLine(at=NOON, state=each, reason="GPUsIdle", message="m") for each in (S.SUSPENDING, S.BUSY)),
+    ]
+    before.append(HistoryLine(at=NOON, state=S.SUSPENDED, reason="Suspended", message="m"))
+    seen = set()
+    for answer, phase, desired, quiet, last in product(ANSWERS, Phase, (0, 1), (0, 200), before):
+        target = a_target(phase=phase, desired_replicas=desired)
+        line = next_line(last, decided(answer, target, NOON - minutes(quiet) if quiet else None), now=NOON)
+        if line is not None and line.state != S.UNKNOWN:
+            assert line.reason in MAY_SAY[CandidateState(line.state)].split(), (answer, phase, desired, quiet, last)
+            seen.add(line.state)
+    assert seen == {*MAY_SAY} - {S.WARNED}
+
+
+def test_quiet_that_is_noticed_before_the_answer_changes_says_since_when() -> None:
+    busy = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
+    line = next_line(None, decided(busy, a_target(), NOON - minutes(20)), now=NOON)
+    assert line == HistoryLine(
+        at=NOON,
+        state=S.IDLE,
+        reason="IdleNotLongEnough",
+        message="its GPUs are idle since 2026-12-01T11:40:00Z",
+        idle_since=NOON - minutes(20),
+    )
+
+
+def test_a_warning_that_is_given_does_not_say_what_it_waited_for() -> None:
+    """The answer is from before: the warning is given because of it."""
+    waits = Active(reason=DecisionReason.WARNED, message="its owner is warned 20m before it may be suspended")
+    made = decided(waits, a_target(), NOON - minutes(40))
+    assert next_line(None, made, now=NOON) == HistoryLine(
+        at=NOON, state=S.IDLE, reason="Warned", message=waits.message, idle_since=NOON - minutes(40)
+    )
+    line = next_line(None, made, warned_at=NOON, now=NOON)
+    assert line is not None
+    assert (line.state, line.reason) == (S.WARNED, "Warned")
+    assert line.message == "its GPUs are idle since 2026-12-01T11:20:00Z"
+
+
+@pytest.mark.parametrize("between", [[], [S.SUSPENDING]])
+def test_what_is_suspended_says_why_and_since_when_its_gpus_were_idle(between: list[CandidateState]) -> None:
+    """By then its GPUs are gone, and the answer knows no more than that nobody wakes it."""
+    idle = Inactive(reason=DecisionReason.GPUS_IDLE, message="every required GPU stayed below 5 % for 30m; hook: x")
+    line = next_line(None, replace(decided(idle, a_target(), NOON - minutes(40)), idle_at_least=True), now=NOON)
+    at_zero = Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
+    for state in (*between, S.SUSPENDED):
+        phase = Phase.SUSPENDING if state is S.SUSPENDING else Phase.SUSPENDED
+        made = decided(at_zero, a_target(phase=phase, desired_replicas=0))
+        line = next_line(line, made, now=NOON + minutes(1)) or line
+    assert line == HistoryLine(
+        at=NOON + minutes(1),
+        state=S.SUSPENDED,
+        reason="GPUsIdle",
+        message="suspended: its GPUs are idle at least since 2026-12-01T11:20:00Z",
+        idle_since=NOON - minutes(40),
+        idle_at_least=True,
+    )
 
 
 def test_while_the_hook_of_a_plans_victim_runs_it_is_granted() -> None:
@@ -209,6 +285,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
         self.now, self.worked = 0, list[int]()
         self.scalable = scalable_workload("notebook")
         self.read_since = -HELD
+        self.quiet: Quiet | None = None
         self.is_leading, self.is_known, self.led_at = True, True, 0
         self.keep_until: datetime | None = None
         self.exclude_until: datetime | None = None
@@ -245,9 +322,16 @@ class LifeOfAWorkload(RuleBasedStateMachine):
             exclude_until=self.exclude_until,
         )
         windows = {"gpu_util": window(last=self.at(self.now))}
-        evidence = gpu_evidence(found, last_active_at=self.at(seen[-1]) if seen else None, windows=windows)
+        evidence = gpu_evidence(
+            found,
+            last_active_at=self.at(seen[-1]) if seen else None,
+            unseen_until=self.at(max(self.now - HELD, self.read_since)) if found == IDLE else None,
+            windows=windows,
+        )
         judged = verdict(found, evidence) if replicas else None
-        return decide(target, judged, policy=asked, now=self.at(self.now), read_since=self.at(self.read_since))
+        made = decide(target, judged, policy=asked, now=self.at(self.now), quiet=self.quiet)
+        self.quiet = made.quiet_until(self.at(self.now))
+        return made
 
     # ---- what happens
 
@@ -291,7 +375,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
     def restart(self, away: int) -> None:
         """Every replica; its GPUs may work meanwhile."""
         self.now += away
-        self.read_since = self.now - HELD
+        self.read_since, self.quiet = self.now - HELD, None
 
     @rule(away=st.integers(2, 40))
     @precondition(lambda self: self.scalable.spec.replicas)

@@ -106,16 +106,86 @@ def test_without_either_pods_are_those_that_the_jobs_label_names(memory: MemoryC
     assert names(memory.read().pods_of_workload(workload)) == ["one"]
 
 
-def test_annotations_go_before_owners_and_owners_before_labels(memory: MemoryCluster) -> None:
-    """A job that was recreated: pods of its earlier Workload still end, and name it."""
+def test_pods_that_are_annotated_owned_and_labelled_are_the_workloads_all(memory: MemoryCluster) -> None:
+    """One that is missed may work."""
     label = {"batch.kubernetes.io/job-name": "train"}
     workload = WorkloadJson("wl").owned_by("batch/v1", "Job", "train").decoded()
     memory.pods.put(pod("labelled", labels=label))
-    assert names(memory.read().pods_of_workload(workload)) == ["labelled"]
     memory.pods.put(pod("owned", owner="uid-train", labels=label))
-    assert names(memory.read().pods_of_workload(workload)) == ["owned"]
     memory.pods.put(pod("annotated", workload="wl", owner="uid-train"))
-    assert names(memory.read().pods_of_workload(workload)) == ["annotated"]
+    memory.pods.put(pod("of-one-that-is-gone", workload="wl-0", owner="uid-train"))
+    assert names(memory.read().pods_of_workload(workload)) == ["annotated", "labelled", "of-one-that-is-gone", "owned"]
+
+
+def test_pods_that_share_a_controller_with_annotated_ones_are_the_workloads_too(memory: MemoryCluster) -> None:
+    """A RayJob's pods are owned by its RayCluster."""
+    workload = WorkloadJson("wl").owned_by("ray.io/v1", "RayJob", "train").decoded()
+    memory.pods.put(pod("one", workload="wl", owner="uid-cluster"), pod("two", owner="uid-cluster"))
+    memory.pods.put(pod("other", owner="uid-other"))
+    assert names(memory.read().pods_of_workload(workload)) == ["one", "two"]
+
+
+@pytest.mark.parametrize(("is_over", "expected"), [(False, ["one"]), (True, ["one", "two"])])
+def test_a_pod_that_names_another_workload_is_that_ones_until_it_is_over(
+    memory: MemoryCluster, is_over: bool, expected: list[str]
+) -> None:
+    """Each group of a LeaderWorkerSet has a Workload of its own."""
+    job = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "serve")
+    label = {"leaderworkerset.sigs.k8s.io/name": "serve"}
+    workload = of_job("wl", job=job)
+    memory.workloads.put(workload, of_job("wl-2", job=job, finished=is_over))
+    memory.pods.put(pod("one", workload="wl", labels=label), pod("two", workload="wl-2", labels=label))
+    assert names(memory.read().pods_of_workload(workload)) == expected
+
+
+# ---- slices of an elastic job
+
+
+def slice_(name: str, *, replaces: str = "", first: str = "", finished: bool = False) -> Workload:
+    """A Workload of an elastic job, as Kueue annotates it."""
+    json = WorkloadJson(name).owned_by(*RAY)
+    json.json["metadata"]["annotations"] = {
+        **({"kueue.x-k8s.io/workload-slice-replacement-for": f"demo/{replaces}"} if replaces else {}),
+        **({"kueue.x-k8s.io/workload-slice-name": first} if first else {}),
+    }
+    return (json.condition("Finished", True) if finished else json).decoded()
+
+
+def of_slice(made: Pod, first: str) -> Pod:
+    annotations = made.metadata.annotations | {"kueue.x-k8s.io/workload-slice-name": first}
+    return structs.replace(made, metadata=structs.replace(made.metadata, annotations=annotations))
+
+
+SLICES: dict[str, tuple[list[Workload], list[Pod]]] = {
+    "names the slice that was replaced": (
+        [slice_("one", finished=True), slice_("two", finished=True, replaces="one"), slice_("now", replaces="two")],
+        [pod("old", workload="one"), pod("middle", workload="two"), pod("new", workload="now")],
+    ),
+    "names a slice that is gone": ([slice_("now", replaces="one")], [pod("old", workload="one")]),
+    "names the first slice, which later ones name": (
+        [slice_("now", replaces="two", first="one")],
+        [of_slice(pod("old", workload="one"), "one"), of_slice(pod("new", workload="now"), "one")],
+    ),
+    "names only the first slice": ([slice_("now", first="one")], [of_slice(pod("old"), "one")]),
+    "names the only slice as the first": ([slice_("now")], [of_slice(pod("old"), "now")]),
+    "names a slice that is not over yet": (
+        [slice_("one"), slice_("now", replaces="one")],
+        [pod("old", workload="one"), pod("new", workload="now")],
+    ),
+    "names a slice, in a circle": (
+        [slice_("one", replaces="now"), slice_("now", replaces="one")],
+        [pod("old", workload="one")],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", SLICES)
+def test_a_pod_is_an_elastic_jobs_if_it(memory: MemoryCluster, how: str) -> None:
+    """Kueue makes another Workload for each change of the size, and pods that run on keep the name of theirs."""
+    workloads, pods = SLICES[how]
+    memory.workloads.put(*workloads)
+    memory.pods.put(*pods, pod("other", workload="other"))
+    assert names(memory.read().pods_of_workload(workloads[-1])) == sorted(each.metadata.name for each in pods)
 
 
 def test_a_workload_without_an_owner_has_only_annotated_pods(memory: MemoryCluster) -> None:

@@ -4,6 +4,7 @@ The exporter's page is that of `scripted_metrics` at the virtual time of the scr
 working ten minutes before noon; the fault begins one minute before noon, when the window is all but quiet.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -34,6 +35,7 @@ from scaler.samples.dcgm import ExpositionSource
 BEGIN, END = NOON - minutes(1), NOON + minutes(2)
 LONGEST_MEMORY = minutes(12)
 """After that a wrong sample has left the window."""
+TOMORROW_MS = int(1000 * (NOON + minutes(24 * 60)).timestamp())
 HEADERS = {"Content-Type": "text/plain; version=0.0.4"}
 
 
@@ -118,6 +120,14 @@ FAULTS: dict[str, tuple[Dcgm, UnknownReason]] = {
             ]
         ),
         UnknownReason.SIGNALS_DISAGREE,
+    ),
+    "timestamps of the future": (
+        Dcgm(fault=lambda page: Reply(re.sub(rb"(.*GPU-1.*)\n", rb"\1 %d\n" % TOMORROW_MS, page), headers=HEADERS)),
+        UnknownReason.CLOCK_SKEW,
+    ),
+    "timestamps beyond any date": (
+        Dcgm(fault=lambda page: Reply(re.sub(rb"(.*GPU-1.*)\n", rb"\1 %s\n" % (b"9" * 400), page), headers=HEADERS)),
+        UnknownReason.CLOCK_SKEW,
     ),
     "swapped labels": (Dcgm([during(BEGIN, END, swapped("serve-pod", "busy-pod"))]), UnknownReason.UNEXPECTED_GPUS),
 }

@@ -20,7 +20,17 @@ from builders import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Answer, Decision, Inactive, decide, hook_stage, is_outdated, needs_verdict
+from scaler.decision.decision import (
+    Active,
+    Answer,
+    Decision,
+    Inactive,
+    Quiet,
+    decide,
+    hook_stage,
+    is_outdated,
+    needs_verdict,
+)
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
@@ -300,6 +310,8 @@ QUOTA = a_target(phase=Phase.WAITING_FOR_QUOTA, message="2 more needed")
         (QUOTA, None, {}, "spec.replicas is 1; not admitted yet: 2 more needed"),
         (a_target(phase=Phase.STARTING), None, {}, "not all of its GPU pods run yet"),
         (running_for(timedelta(seconds=61.7)), IDLE, {}, "running for 1m1s of 10m warm-up"),
+        (running_for(timedelta(seconds=-2)), IDLE, {}, "running for 0s of 10m warm-up"),
+        (running_for(timedelta(seconds=-2)), IDLE, {"warm_up": timedelta(0)}, "running for 0s of 0s warm-up"),
         (running_for(minutes(20)), IDLE, {}, "running for 20m: not yet 30m past its warm-up of 10m"),
         (a_target(), IDLE, {"active_above_ratio": 0.05}, "every required GPU stayed below 5 % for 30m"),
         (a_target(), BUSY, {}, "work seen within the last 30m"),
@@ -422,17 +434,17 @@ def test_a_target_at_one_shrinks_only_on_an_idle_verdict_enforced_unkept_and_lon
         assert not given_policy.before_suspend or target.hook_run is not None
 
 
-@given(target=standings, of=verdicts, given_policy=policies, read_since=instants)
+@given(target=standings, of=verdicts, given_policy=policies)
 def test_with_a_hook_nothing_shrinks_before_that_has_ended_well_or_its_policy_goes_on(
-    target: TargetState, of: WorkloadVerdict | None, given_policy: Any, read_since: datetime | None
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any
 ) -> None:
-    made = decide(target, of, policy=given_policy, now=NOON, read_since=read_since)
+    made = decide(target, of, policy=given_policy, now=NOON)
     if made.answer.reason in (DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED) and given_policy.before_suspend:
         ran = target.hook_run
         assert ran is not None
         assert made.idle_since is not None
         assert ran.hook == given_policy.before_suspend
-        assert ran.started_at >= max(made.idle_since, read_since or made.idle_since)
+        assert ran.started_at >= made.idle_since
         goes_on = given_policy.before_suspend_on_failure is OnFailure.CONTINUE
         assert ran.outcome is DONE or (goes_on and ran.outcome in (FAILED, LATE))
 
@@ -648,17 +660,20 @@ def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
     warned_since: int | None = None
     held = length + warning
     read_since, ends = -held, sum(outage)
+    quiet: Quiet | None = None
     for now in range(150):
         if outage[0] <= now < ends:
-            read_since = ends - held
+            read_since, quiet = ends - held, None
             continue
         last = max((n for n in worked_at if max(now - held, read_since) <= n <= now), default=None)
         last_at = None if last is None else at(60 * last)
         found = BUSY if last is not None and now - last < length else IDLE
         target = a_target(running_since=at(-60), warned_at=known)
         windows = {"gpu_util": window(last=at(60 * now))}
-        seen = verdict(found, gpu_evidence(found, last_active_at=last_at, windows=windows))
-        decision = decide(target, seen, policy=given_policy, now=at(60 * now), read_since=at(60 * read_since))
+        unseen = at(60 * max(now - held, read_since)) if found == IDLE else None
+        seen = verdict(found, gpu_evidence(found, last_active_at=last_at, unseen_until=unseen, windows=windows))
+        decision = decide(target, seen, policy=given_policy, now=at(60 * now), quiet=quiet)
+        quiet = decision.quiet_until(at(60 * now))
         if isinstance(decision.answer, Inactive):
             assert warned_since is not None
             assert now - warned_since >= warning
@@ -671,7 +686,8 @@ def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
 
 def test_a_warning_that_work_may_have_followed_unseen_is_given_again() -> None:
     before, since = NOON - minutes(60), NOON - minutes(50)
-    decision = decide(a_target(warned_at=before), verdict(IDLE), policy=policy(**WARNING), now=NOON, read_since=since)
+    seen = verdict(IDLE, gpu_evidence(IDLE, unseen_until=since))
+    decision = decide(a_target(warned_at=before), seen, policy=policy(**WARNING), now=NOON)
     assert shown(decision.answer) == "1 Warned"
     assert next_warning(before, decision, now=NOON) == NOON
     assert next_warning(since, decision, now=NOON) == since
@@ -733,7 +749,8 @@ def test_a_run_is_outdated_by_work_after_its_begin_or_by_samples_that_may_hide_s
     assert is_outdated(made, run(3)) is expected
 
 
-def test_a_run_from_before_samples_were_read_is_outdated() -> None:
-    made = decide(after(run(3)), verdict(IDLE), policy=policy(**HOOK), now=NOON, read_since=NOON - minutes(2))
+def test_a_run_is_outdated_after_which_work_may_have_gone_unseen() -> None:
+    seen = verdict(IDLE, gpu_evidence(IDLE, unseen_until=NOON - minutes(2)))
+    made = decide(after(run(3)), seen, policy=policy(**HOOK), now=NOON)
     assert is_outdated(made, run(3))
     assert hook_stage(made, run(3)) is HookStage.DUE

@@ -146,6 +146,7 @@ def test_a_decision_fills_its_part_of_the_status() -> None:
         "message": "running for 20m",
         "evidenceOmitted": None,
         "idleSince": "2026-12-01T11:50:00Z",
+        "idleAtLeast": None,
         "suspendAt": "2026-12-01T13:00:00Z",
         "keepUntil": "2026-12-01T13:00:00Z",
     }

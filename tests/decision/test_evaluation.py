@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from loops_builders import (
     World,
     deployment,
     gang,
+    pod,
     scalable_workload,
     scaled_object,
     stamp,
@@ -29,16 +31,19 @@ from structlog.testing import capture_logs
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.evaluation import aligned
+from scaler.decision.inputs import DecisionInputs
+from scaler.decision.trigger_metadata import _likeness
 from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import EnforcementMode, Overrides
 from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
+from scaler.kube.objects.core import OwnerReference
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.kube.reflector import Disconnected, NotWatched
+from scaler.kube.reflector import Absent, Disconnected, NotWatched, Reflecting
 from scaler.samples.source import SignalReading, VectorSample
-from scaler.samples.wake_queries import WakeQuery
+from scaler.samples.wake_queries import WakeQuery, WhenAbsent
 
 BUSY = 0.9
 
@@ -144,6 +149,44 @@ async def test_triggers_of_another_type_or_another_scaler_are_not_evaluated() ->
     assert world.evaluator.sampler.history.span == timedelta(hours=1)
 
 
+# ---- pods that the selector of a scale leaves out
+
+
+@pytest.mark.parametrize(
+    ("owned_by", "expected"),
+    [
+        ("the target", f"Active {DecisionReason.GPUS_BUSY}"),
+        ("nothing", IDLE),
+        ("what is not known", f"Unknown {UnknownReason.STALE_CLUSTER_VIEW}"),
+    ],
+)
+async def test_a_worker_that_works_holds_the_target_that_owns_it_or_may(owned_by: str, expected: str) -> None:
+    """A quiet leader is what the selector names."""
+    kind = ("ml.example.com/v1", "Inference")
+    owner = {
+        "the target": OwnerReference(api_version=kind[0], kind=kind[1], name="llm", uid="uid-llm", controller=True),
+        "what is not known": OwnerReference(
+            api_version="apps/v1", kind="StatefulSet", name="w", uid="w", controller=True
+        ),
+    }.get(owned_by)
+    worker = pod("worker")
+    owned = structs.replace(
+        worker, metadata=structs.replace(worker.metadata, owner_references=(owner,) if owner else ())
+    )
+
+    def settle(cluster: MemoryCluster) -> None:
+        cluster.scaled_objects.put(scaled_object("llm", kind=kind, triggers=[QUICK]))
+        cluster.scales.scales["llm"] = Scale(replicas=1, selector="role=leader")
+        cluster.scales.put(kind, "llm")
+        cluster.pods.put(pod("leader", labels={"role": "leader"}), owned)
+
+    def series(world: World) -> ScriptedSource:
+        quiet, busy = gpu("GPU-0", pod="leader", ratio=lambda _: 0.0), gpu("GPU-1", pod="worker", ratio=lambda _: BUSY)
+        return ScriptedSource(metrics=Metrics(series=[*quiet, *busy]), clock=lambda: world.now)
+
+    assert await decided(World([settle], series), "llm") == expected
+
+
 # ---- one bad ScaledObject harms no other
 
 
@@ -180,6 +223,21 @@ async def test_of_one_scaled_object_all_triggers_have_the_same_hook_or_it_is_an_
     same = [{**both[0], "mode": "observe"}, both[0]]
     world.cluster.scaled_objects.put(scaled_object("train", triggers=same))
     assert await decided(world, "train", at(15), metadata=same[1]) == f"Active {DecisionReason.BEFORE_SUSPEND}"
+
+
+async def test_a_tenant_who_writes_very_much_costs_others_nothing() -> None:
+    keys, limit = {f"idleAfter{number}": "v" for number in range(40_000)}, 16
+    world = cluster_of(gang("many-keys", metadata=keys), gang("many-triggers"), gang("few-triggers"), gang("train"))
+    triggers = [{"idleAfter": "5m", "warmUp": f"{number}s"} for number in range(3_000)]
+    world.cluster.scaled_objects.put(scaled_object("many-triggers", triggers=triggers))
+    world.cluster.scaled_objects.put(scaled_object("few-triggers", triggers=triggers[:limit]))
+    before = _likeness.cache_info()
+    assert await decided(world, "train") == IDLE
+    after = _likeness.cache_info()
+    assert after.hits + after.misses - before.hits - before.misses < 1_000
+    assert [len(world.entry(each).triggers) for each in ("many-keys", "many-triggers", "few-triggers")] == [0, 0, limit]
+    assert word(world.answer("many-keys", QUICK)) == word(world.answer("many-triggers", triggers[0])) == INVALID
+    assert "more than 16 triggers" in world.answer("many-triggers", triggers[0]).message
 
 
 async def test_a_window_beyond_the_operators_bounds_is_refused_and_not_kept_in_memory() -> None:
@@ -339,7 +397,8 @@ async def test_a_demand_query_that_fails_wakes_and_suspends_no_scaled_object() -
         sleeping("a"), gang("idle"), gang("busy"), busy={"busy-pod": work}, wake_queries=(broken, elsewhere, QUEUED)
     )
     source, refused = scripted(world), SourceError("parse error", transient=False)
-    source.metrics.demands = {QUEUED.promql: [demanded("a", 1)], broken.promql: []}
+    quiet = [demanded(name, 0) for name in ("idle", "busy")]
+    source.metrics.demands = {QUEUED.promql: [demanded("a", 1), *quiet], broken.promql: [demanded("a", 0), *quiet]}
     source.failing = {broken.promql: refused, elsewhere.promql: refused}
     await world.tick(NOON)
     unavailable = f"Unknown {UnknownReason.SOURCE_UNAVAILABLE}"
@@ -353,6 +412,46 @@ async def test_a_demand_query_that_fails_wakes_and_suspends_no_scaled_object() -
     source.failing = {elsewhere.promql: refused}
     await world.tick(at(60))
     assert [word(world.answer(name)) for name in ("a", "idle")] == [WAKING, IDLE]
+
+
+NO_ELEMENT = f"Unknown {UnknownReason.SOURCE_UNAVAILABLE}"
+SILENCE: dict[str, tuple[WhenAbsent, list[VectorSample], str]] = {
+    "an element that is 0 is quiet": (WhenAbsent.BUSY, [demanded("idle", 0)], IDLE),
+    "no element may be demand": (WhenAbsent.BUSY, [demanded("other", 0)], NO_ELEMENT),
+    "no answer at all may be demand": (WhenAbsent.BUSY, [], NO_ELEMENT),
+    "NaN may be demand": (WhenAbsent.BUSY, [demanded("idle", math.nan)], NO_ELEMENT),
+    "an element of another namespace says nothing": (WhenAbsent.BUSY, [demanded("idle", 0, namespace="x")], NO_ELEMENT),
+    "no element is quiet where the operator says so": (WhenAbsent.QUIET, [], IDLE),
+}
+
+
+@pytest.mark.parametrize(("absent", "elements", "expected"), SILENCE.values(), ids=SILENCE.keys())
+async def test_silence_is_known_only_from_what_is_shown(
+    absent: WhenAbsent, elements: list[VectorSample], expected: str
+) -> None:
+    """A gateway that is not scraped has no element for what it is asked for, either."""
+    world = cluster_of(gang("idle"), wake_queries=(replace(QUEUED, absent=absent),))
+    scripted(world).metrics.demands[QUEUED.promql] = elements
+    assert await decided(world, "idle") == expected
+    if expected == NO_ELEMENT:
+        assert world.answer("idle").message.startswith("demand query 'queued' has no element for demo/idle")
+
+
+async def test_each_query_that_covers_a_scaled_object_has_to_show_it() -> None:
+    elsewhere = WakeQuery(name="elsewhere", promql="none", namespaces=frozenset({"another"}))
+    second = WakeQuery(name="second", promql="seconds")
+    world = cluster_of(gang("idle"), sleeping("a"), wake_queries=(QUEUED, second, elsewhere))
+    demands = scripted(world).metrics.demands
+    # So that nothing else lets decisions be made anew.
+    world.evaluator._inputs = DecisionInputs(world.evaluator._own, fewest=1)
+    both = [demanded("idle", 0), demanded("a", 0)]
+    demands.update({QUEUED.promql: both, "seconds": both, "none": []})
+    found = []
+    for tick, shown in enumerate((both, [demanded("a", 0)], both)):
+        demands["seconds"] = shown
+        await world.tick(at(30 * tick))
+        found.append((word(world.answer("idle")), word(world.answer("a"))))
+    assert found == [(IDLE, SUSPENDED), (NO_ELEMENT, SUSPENDED), (IDLE, SUSPENDED)]
 
 
 async def test_demand_queries_run_side_by_side() -> None:
@@ -428,6 +527,20 @@ async def test_a_namespace_that_cannot_be_seen_whole_decides_nothing_and_leaves_
     assert await decided(world, "train") == IDLE
 
 
+async def test_a_workload_of_which_the_api_serves_no_version_that_is_spoken_is_missing_for_that_reason() -> None:
+    """A Kueue that serves v1beta1 alone looks like one that has not made the Workload yet."""
+    world = cluster_of(gang("train"), deployment("serve", replicas=0))
+    for each in world.cluster.workloads.items():
+        world.cluster.workloads.drop(each.metadata.name)
+    assert await decided(world, "train") == f"Active {DecisionReason.WAITING_FOR_WORKLOAD}"
+    world.cluster.workloads.state = Absent("404: no such resource")
+    assert await decided(world, "train", NOON + TICK) == f"Unknown {UnknownReason.TARGET_NOT_FOUND}"
+    assert "does not serve Workload of kueue.x-k8s.io/v1beta2" in world.answer("train").message
+    assert word(world.answer("serve")) == SUSPENDED, "a Deployment needs none"
+    world.cluster.workloads.state = Reflecting()
+    assert await decided(world, "train", NOON + 2 * TICK) == f"Active {DecisionReason.WAITING_FOR_WORKLOAD}"
+
+
 async def test_a_longer_window_of_a_new_target_leaves_the_others_their_verdicts() -> None:
     """It is read an hour a tick. What others are judged by comes with the first of them; the newcomer waits."""
     world = cluster_of(gang("train"), deployment("patient", gpus=2, started=LONG_AGO - minutes(600)))
@@ -438,9 +551,10 @@ async def test_a_longer_window_of_a_new_target_leaves_the_others_their_verdicts(
     for tick in range(1, 8):
         scripted(world).asked.clear()
         await world.tick(NOON + tick * TICK)
-        answers.append((word(world.answer("train")), word(world.answer("patient")), len(scripted(world).asked)))
+        reads = [name for name, _, _ in scripted(world).asked].count("gpu_util")
+        answers.append((word(world.answer("train")), word(world.answer("patient")), reads))
     unread = f"Unknown {UnknownReason.COLD_START}"
-    assert answers == [*[(IDLE, unread, 4)] * 4, (IDLE, IDLE, 4), *[(IDLE, IDLE, 2)] * 2]
+    assert answers == [*[(IDLE, unread, 2)] * 4, (IDLE, IDLE, 2), *[(IDLE, IDLE, 1)] * 2]
 
 
 async def test_ticks_are_observed_with_what_they_took_in() -> None:

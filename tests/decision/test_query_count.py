@@ -11,6 +11,7 @@ from scripted_metrics import GPU_UTIL, GR_ENGINE_ACTIVE, Metrics, gpu
 from scripted_prometheus import ScriptedPrometheus
 
 from scaler.decision.decision import Inactive
+from scaler.idleness.gpu import ENERGY
 from scaler.idleness.policy import Overrides
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
@@ -31,7 +32,9 @@ async def world_of(count: int) -> AsyncIterator[tuple[World, list[str]]]:
         for n in range(count)
     ]
     metrics = Metrics(series=[series for n in range(count) for series in gpu(f"GPU-{n}", pod=f"target-{n}-pod")])
-    metrics.demands[DEMAND] = [VectorSample({"namespace": "demo", "scaledobject": "target-0"}, 1.0)]
+    metrics.demands[DEMAND] = [
+        VectorSample({"namespace": "demo", "scaledobject": f"target-{n}"}, float(not n)) for n in range(count)
+    ]
     arrived: list[str] = []
     with ScriptedPrometheus(metrics, clock=lambda: world.now) as prometheus:
         source = PrometheusSource(PrometheusConfig(url=prometheus.url, timeout=minutes(1), attempts=1))
@@ -57,10 +60,10 @@ async def test_a_minute_of_ticks_asks_once_per_query_and_tick(count: int) -> Non
         answers = world.answers()
     assert len(answers) == count
     assert sum(isinstance(answer, Inactive) for answer in answers.values()) == count - 1, "one is in demand"
-    assert _by_metric(arrived) == {GR_ENGINE_ACTIVE: 4, GPU_UTIL: 4, DEMAND: 4}
+    assert _by_metric(arrived) == {GR_ENGINE_ACTIVE: 4, GPU_UTIL: 4, ENERGY.metrics[0]: 4, DEMAND: 4}
 
 
 def _by_metric(queries: Sequence[str]) -> Counter[str]:
     """Selectors differ by the metric that they begin with or name first."""
-    known = (GR_ENGINE_ACTIVE, GPU_UTIL)
+    known = (GR_ENGINE_ACTIVE, GPU_UTIL, ENERGY.metrics[0])
     return Counter(next((name for name in known if name in query), query) for query in queries)

@@ -44,15 +44,15 @@ def decided(*, now: datetime, reclaim: Reclaim = Reclaim.ALWAYS, **target: Any) 
             {},
             HOUR,
             Active,
-            "its owner has not been notified yet: the warning of 2026-12-01T12:00:00Z waits for chat, mail",
+            "the warning of 2026-12-01T12:00:00Z counts once its owner has it from chat, mail",
         ),
         (
             {"warned_at": NOON - minutes(31), "told_at": NOON - minutes(31)},
             HOUR,
             Active,
-            "its owner is warned 20m before it may be suspended, and has not been yet",
+            "its owner is warned 20m before it may be suspended",
         ),
-        ({"warned_at": None, "told_at": at(300)}, HOUR, Active, "and has not been yet"),
+        ({"warned_at": None, "told_at": at(300)}, HOUR, Active, "its owner is warned 20m before it may be suspended"),
         (
             {"told_by": (), "told_at": None},
             HOUR,
@@ -60,7 +60,7 @@ def decided(*, now: datetime, reclaim: Reclaim = Reclaim.ALWAYS, **target: Any) 
             "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)",
         ),
         ({"told_at": at(-300)}, minutes(19), Active, "its owner was notified at 2026-12-01T12:00:00Z"),
-        ({"grant": "plan p1"}, HOUR, Active, "its owner has not been notified yet"),
+        ({"grant": "plan p1"}, HOUR, Active, "counts once its owner has it from chat, mail"),
     ],
     ids=[
         "told for long enough",
@@ -257,13 +257,15 @@ async def test_every_replica_reads_from_the_objects_that_an_owner_was_told() -> 
     made = world(gang("train", metadata=QUIET_METADATA))
     warned(made, at(-600))
     await made.tick(NOON)
-    assert "waits for chat" in made.answer("train").message
+    assert "once its owner has it from chat" in made.answer("train").message
     annotated(made, "ScalableWorkload", "train", **{MARK_PREFIX + "chat": mark(-600, -540)})
     await made.tick(at(30))
     assert made.answer("train").reason == "GPUsIdle"
     annotated(made, "ScaledObject", "train", **{"idlegpu.io/notify": "mail"})
     await made.tick(at(60))
-    assert "waits for mail" in made.answer("train").message, "the chat does not tell this owner any more"
+    assert "once its owner has it from mail" in made.answer("train").message, (
+        "the chat does not tell this owner any more"
+    )
 
 
 async def test_of_a_deployment_the_scaled_object_says_so() -> None:

@@ -1,6 +1,7 @@
 """The sampler's windows are those of the source, however and whenever it was read."""
 
 import gc
+import math
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,11 +10,13 @@ from datetime import datetime, timedelta
 
 import pytest
 from builders import NOON, TRUST, at, minutes
-from scripted_metrics import GPU_UTIL, Metrics, ScriptedSource, during, gpu, of_metric, reads
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_metrics import GPU_UTIL, Metrics, Point, ScriptedSource, during, gpu, of_metric, reads, vanish
 
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.errors import SourceError
-from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuSeries, Signal
+from scaler.idleness.gpu import DEFAULT_SIGNALS, ENERGY, GpuSeries, Signal
 from scaler.idleness.history import History
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules
@@ -62,8 +65,8 @@ class Bench:
         return await (sampler or self.sampler).refresh(end=end, span=span)
 
     def starts(self) -> set[datetime]:
-        """Where the reads of the last refresh began."""
-        return {start for _, start, _ in self.source.asked}
+        """Where the reads of the last refresh began, those of energy counters apart."""
+        return {start for name, start, _ in self.source.asked if name != ENERGY.name}
 
 
 def busy_in(begin: datetime, end: datetime) -> Callable[[float], float]:
@@ -100,7 +103,7 @@ async def test_the_first_read_is_the_whole_window_and_the_next_only_what_is_new_
     newest = at(-23)  # the exporter collects 7 s after each half minute
     assert bench.starts() == {newest - OVERLAP}
     assert second.samples == 2 * 5
-    assert [name for name, _, _ in bench.source.asked] == [signal.name for signal in DEFAULT_SIGNALS]
+    assert [name for name, _, _ in bench.source.asked] == [*(signal.name for signal in DEFAULT_SIGNALS), ENERGY.name]
 
 
 async def test_two_replicas_that_read_at_different_times_end_with_the_same_windows() -> None:
@@ -163,6 +166,46 @@ async def test_a_read_after_empty_ones_reaches_back_too() -> None:
     assert {window.coverage_ratio for window in windows(bench.sampler.history, at(420)).values()} == {1.0}
 
 
+@settings(max_examples=20)
+@given(st.floats(0, 240), st.floats(0, 240), st.sampled_from([15, 30, 60]))
+async def test_late_samples_of_one_host_are_read_when_they_arrive(
+    delay_s: float, buffered_s: float, tick_s: int
+) -> None:
+    """All come that late, or from a buffer that is emptied so often, or both. What the source has is known after each
+    tick."""
+    series = [
+        *gpu("GPU-0", pod="train", ratio=busy_in(at(-500), at(-450))),
+        *gpu("GPU-1", pod="serve", node="node-b", phase_s=29.9, ratio=busy_in(at(100), at(130))),
+    ]
+
+    def arrives_at_s(point: Point) -> float:
+        sent_s = point.at_s if buffered_s < 1 else math.ceil(point.at_s / buffered_s) * buffered_s
+        return sent_s + delay_s if point.labels["Hostname"] == "node-b" else point.at_s
+
+    bench = Bench(Metrics(series=series, arrives_at_s=arrives_at_s))
+    for end in (at(each) for each in range(0, 600, tick_s)):
+        await bench.refresh(end)
+        fresh = bench.another()
+        await bench.refresh(end, sampler=fresh)
+        assert windows(bench.sampler.history, end) == windows(fresh.history, end)
+
+
+async def test_pods_that_end_and_hosts_that_go_cost_long_reads_for_a_while_at_most() -> None:
+    """A pod's last sample stays where it is; its host goes on, and one that went is given up after five overlaps."""
+    series = [*gpu("GPU-0", pod="train"), *gpu("GPU-1", pod="serve"), *gpu("GPU-2", pod="last", node="node-b")]
+    gone = during(NOON, at(7200), vanish, of=lambda point: point.labels["UUID"] != "GPU-0")
+    bench = Bench(Metrics(series=series, distortions=[gone]))
+    await bench.refresh(NOON, span=minutes(30))
+    spans = {}
+    for tick in range(1, 30):
+        await bench.refresh(at(30 * tick), span=minutes(30))
+        (spans[tick],) = {at(30 * tick) - start for start in bench.starts()}
+    # The newest sample of before is 23 s older than the tick of before, that of node-b than noon.
+    usual = OVERLAP + TRUST.interval + timedelta(seconds=23)
+    assert {spans[tick] for tick in (1, *range(20, 30))} == {usual}
+    assert [spans[tick] - usual for tick in (2, 10, 19)] == [(tick - 1) * TRUST.interval for tick in (2, 10, 19)]
+
+
 async def test_an_outage_longer_than_the_window_reads_one_window() -> None:
     bench = Bench(Metrics(series=gpu("GPU-0", pod="train")))
     await bench.refresh(NOON)
@@ -174,9 +217,10 @@ async def test_gpus_that_no_pod_holds_are_not_read_from_the_beginning_again_and_
     bench = Bench(Metrics(series=gpu("GPU-0", pod="")))
     bench.metrics.distortions.append(lambda point: point.labelled(exported_pod="", pod=""))
     intake = await bench.refresh(NOON)
-    assert (intake.series, intake.unattributed, len(bench.sampler.history)) == (2, 2, 0)
+    assert (intake.series, intake.unattributed, len(bench.sampler.history)) == (2, 2, 1)
+    assert bench.sampler.history.devices_of("", "") == {}, "a witness for pods, and none itself"
     await bench.refresh(at(30))
-    assert bench.starts() == {NOON - OVERLAP}
+    assert bench.starts() == {at(-23) - OVERLAP}
 
 
 async def test_a_longer_window_is_read_as_a_whole_and_a_shorter_one_not_at_all() -> None:

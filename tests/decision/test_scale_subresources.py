@@ -17,8 +17,9 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.api_requests import ApiRequest
 from scaler.kube.discovery import Scale
+from scaler.kube.objects.core import OwnerReference
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
-from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, DEPLOYMENT, Resource
+from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, DEPLOYMENT, STATEFUL_SET, Resource
 from scaler.kube.transport import KubeTransport
 
 NAMESPACE = "demo"
@@ -212,6 +213,64 @@ async def test_names_that_lead_elsewhere_ask_nothing(cluster: SmallCluster, read
     await reader.refresh(*evil)
     assert [why(reader.of(each)) for each in evil] == [UnknownReason.TARGET_NOT_FOUND] * 2
     assert {call.resource for call in reader.calls} <= {"deployments"}
+
+
+# ---- what owns pods
+
+
+def owned_by(kind: str, name: str, uid: str, *, api_version: str = "apps/v1") -> OwnerReference:
+    return OwnerReference(api_version=api_version, kind=kind, name=name, uid=uid, controller=True)
+
+
+async def test_the_kind_of_an_owner_is_followed_from_when_it_is_asked_for(
+    cluster: SmallCluster, reader: Reader
+) -> None:
+    """Its objects are read by one list, however many pods name them."""
+    await cluster.create(STATEFUL_SET, {"metadata": {"name": "leads", "labels": {"a": "b"}}, "spec": {}})
+    uid = (await cluster.read(STATEFUL_SET, "leads"))["metadata"]["uid"]
+    asked = owned_by("StatefulSet", "leads", uid)
+    assert isinstance(reader.scales.owner(NAMESPACE, asked), Unknown)
+    before = reader.scales.revision(NAMESPACE)
+    await reader.refresh()
+    found = reader.scales.owner(NAMESPACE, asked)
+    assert not isinstance(found, Unknown)
+    assert (found.name, found.uid, found.labels) == ("leads", uid, {})
+    assert reader.scales.revision(NAMESPACE) != before
+    assert isinstance(reader.scales.owner(NAMESPACE, owned_by("StatefulSet", "leads", "uid-before")), Unknown)
+    assert reader.asked() == {("list", "statefulsets"): 1}
+
+
+async def test_an_owner_that_gets_an_owner_is_news(cluster: SmallCluster, reader: Reader) -> None:
+    """Its generation stays the same."""
+    for name in ("workers", "leads"):
+        await cluster.create(STATEFUL_SET, {"metadata": {"name": name}, "spec": {}})
+    uid = (await cluster.read(STATEFUL_SET, "leads"))["metadata"]["uid"]
+    reader.scales.owner(NAMESPACE, owned_by("StatefulSet", "workers", "any"))
+    await reader.refresh()
+    before = reader.scales.revision(NAMESPACE)
+    owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "leads", "uid": uid, "controller": True}
+    await cluster.change(STATEFUL_SET, "workers", {"metadata": {"ownerReferences": [owner]}})
+    await until(lambda: reader.scales.revision(NAMESPACE) != before)
+
+
+async def test_a_kind_of_owners_that_is_not_served_or_hidden_says_so(cluster: SmallCluster, reader: Reader) -> None:
+    unserved, hidden = owned_by("Clique", "a", "u", api_version="x.example.com/v1"), owned_by("ReplicaSet", "a", "u")
+    with cluster.refusing("GET", "/replicasets", status=403):
+        for each in (unserved, hidden):
+            assert isinstance(reader.scales.owner(NAMESPACE, each), Unknown)
+        await reader.refresh()
+        doubts = [reader.scales.owner(NAMESPACE, each) for each in (unserved, hidden)]
+    assert all(isinstance(each, Unknown) for each in doubts)
+    assert "kind 'Clique' of apiVersion 'x.example.com/v1'" in str(doubts[0])
+    assert "ReplicaSet objects cannot be listed (value targets of the chart): " in str(doubts[1])
+
+
+async def test_how_many_kinds_are_followed_for_pods_is_bounded(reader: Reader) -> None:
+    """Whoever makes pods writes what owns them."""
+    for n in range(1000):
+        reader.scales.owner(NAMESPACE, owned_by(f"Kind{n}", "a", "u", api_version=f"g{n}.example.com/v1"))
+    await reader.refresh()
+    assert len(reader.calls) <= 64
 
 
 # ---- what is missing or not heard of

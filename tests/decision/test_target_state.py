@@ -41,7 +41,15 @@ AT_ZERO: dict[str, Row] = {
     "an inactive remote copy": (suspended(is_remote_copy=True), GONE, Phase.REFUSED, None, Unknown),
     "active and admitted": (observed(), {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, Unknown),
     "active and waiting": (WAITING, {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, Unknown),
-    "recreated by Kueue": (observed(suspended_by_us=True), {}, Phase.SUSPENDING, SuspensionStep.DEACTIVATE, Unknown),
+    "activated by another client": (observed(suspended_by_us=True), {}, Phase.RUNNING, None, Active),
+    "the same, in a plan": (observed(suspended_by_us=True), {"is_held": True}, Phase.RUNNING, None, Active),
+    "the same, no quota": (
+        observed(suspended_by_us=True, quota_reserved=False, admitted=False),
+        GONE,
+        Phase.WAITING_FOR_QUOTA,
+        None,
+        Active,
+    ),
     "held for its plan": (observed(), {"is_held": True}, Phase.HELD, None, Inactive),
     "held, and preempted by Kueue": (WAITING, {"is_held": True}, Phase.WAITING_FOR_QUOTA, None, Inactive),
     "inactive, not by us": (BY_OTHER, {}, Phase.SUSPENDING, SuspensionStep.ADOPT, Inactive),
@@ -274,7 +282,7 @@ def test_a_deployment_runs_when_all_of_its_gpu_pods_do(replicas: int, members: l
 
 def test_a_deployment_says_how_many_of_its_pods_run() -> None:
     assert state_of_scale(replicas=2, pods=[pod()]).message == "1 of 2 GPU pods run"
-    assert state_of_scale(replicas=1, pods=[]).message == "it has no pod that requests a GPU"
+    assert state_of_scale(replicas=1, pods=[]).message == "no pod of it requests a GPU"
 
 
 @given(replicas=st.integers(0, 3), members=st.lists(pods, max_size=4), wish=st.sampled_from(["", "annotation"]))

@@ -17,13 +17,16 @@ How soon they do follows from what the fault left in the data:
 | attributed wrongly         | 10.5 min: the interval in which the window begins counts as well               |
 """
 
+import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from builders import NOON, minutes
+from http_stub import Reply
 from loops_builders import NEVER, TICK, World, deployment, gang
 from scripted_metrics import (
     GPU_UTIL,
@@ -50,6 +53,9 @@ from scripted_prometheus import (
     is_a_login_page,
     is_cut,
     is_empty,
+    is_partial,
+    names_another,
+    names_none,
     warns,
 )
 
@@ -225,15 +231,43 @@ async def test_prometheus_slower_than_the_timeout() -> None:
     await show_held(slow, reason=UnknownReason.SOURCE_UNAVAILABLE, recovers=AT_ONCE)
 
 
-@pytest.mark.parametrize("fault", [fails, breaks_off, is_cut, warns, is_a_login_page], ids=lambda f: f.__name__)
+NO_ANSWERS = [fails, breaks_off, is_cut, warns, is_partial, names_another, names_none, is_a_login_page]
+
+
+@pytest.mark.parametrize("fault", NO_ANSWERS, ids=lambda f: f.__name__)
 async def test_answers_that_are_none(fault: Fault) -> None:
-    """500, a body that breaks off or is cut, warnings (a partial answer), a login page with status 200."""
+    """500, a body that breaks off or is cut, a partial answer, another question's, a login page with status 200."""
     await show_held(every_request(fault), reason=UnknownReason.SOURCE_UNAVAILABLE, recovers=AT_ONCE)
 
 
 async def test_empty_results() -> None:
     """Success without a single series, as from a Thanos that has lost its stores. The data are still there later."""
     await show_held(every_request(is_empty), reason=UnknownReason.STALE_SAMPLES, recovers=AT_ONCE)
+
+
+Samples = list[list[Any]]
+
+LATE: dict[str, tuple[Callable[[Samples], Samples], timedelta]] = {
+    "one of tomorrow": (lambda samples: [*samples, [samples[-1][0] + 86_400, "0"]], AT_ONCE),
+    "one a minute ahead": (lambda samples: [*samples, [samples[-1][0] + 60, "0"]], AT_ONCE),
+    "beyond any date": (lambda samples: [*samples, [1e300, "0"]], AT_ONCE),
+    # All of them are lost but those of the last two minutes, which are read again (overlap).
+    "milliseconds": (lambda samples: [[1000 * at, value] for at, value in samples], minutes(5.5)),
+}
+
+
+@pytest.mark.parametrize(("late", "recovers"), LATE.values(), ids=LATE.keys())
+async def test_samples_that_are_yet_to_come_of_one_gpu(late: Callable[[Samples], Samples], recovers: timedelta) -> None:
+    """The clock of one exporter, or of what it sends through. No other target notices, and nothing is left of it."""
+
+    def moved(good: bytes) -> Reply:
+        answer = json.loads(good)
+        for series in answer["data"]["result"]:
+            if series["metric"]["exported_pod"] == "serve-pod":
+                series["values"] = late(series["values"])
+        return Reply(json.dumps(answer).encode())
+
+    await show_held(every_request(moved), reason=UnknownReason.CLOCK_SKEW, recovers=recovers, held=["serve"])
 
 
 @pytest.mark.parametrize("ahead_s", [60, -60])

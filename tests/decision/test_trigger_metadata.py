@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from scaler.decision.trigger_metadata import (
     KEDA_KEYS,
+    _likeness,
+    _parse,
     by_source,
     foreign_keys,
     parse_metadata,
@@ -250,3 +252,61 @@ def test_sources_that_cannot_be_read_name_none(written: str) -> None:
 def test_a_source_is_shown_and_must_not_fill_a_page() -> None:
     [source] = sources_of(f'{{"mode": "{"x" * 5_000}"}}').values()
     assert len(source) == 128
+    assert sources_of(f'{{"mode": "{"x" * 50_000}"}}') == {}
+
+
+# ------------------------------------------------------------------------------------------ as much as a tenant writes
+
+NUMBERS = st.integers(0, 10**6)
+HOSTILE_KEY = st.one_of(
+    st.sampled_from(KEYS),
+    NUMBERS.map(lambda n: f"idleAfter{n}"),
+    NUMBERS.map(lambda n: f"other{n}"),
+    st.integers(0, 10_000).map(lambda n: "idleAfter" + "x" * n),
+)
+HOSTILE_VALUE = st.one_of(st.just("5m"), st.integers(0, 10_000).map(lambda n: "9" * n), st.text(max_size=600))
+
+
+def hostile(count: int) -> dict[str, str]:
+    return {f"idleAfter{number}": "v" for number in range(count)}
+
+
+@given(
+    metadata=st.one_of(
+        st.dictionaries(HOSTILE_KEY, HOSTILE_VALUE, max_size=120), st.sampled_from([100, 101, 40_000]).map(hostile)
+    )
+)
+def test_work_and_words_are_bounded_however_much_is_written(metadata: dict[str, str]) -> None:
+    before = _likeness.cache_info()
+    foreign, text = foreign_keys(metadata), ""
+    try:
+        parse_metadata(metadata)
+    except MetadataError as error:
+        text = str(error)
+    after = _likeness.cache_info()
+    assert after.misses + after.hits - before.misses - before.hits <= 3 * 100, "keys that were compared with ours"
+    assert len(text) <= 6_000
+    assert sum(map(len, foreign)) <= 100 * 60
+
+
+def test_what_was_refused_is_not_read_again() -> None:
+    texts, before = [problem(idleAfter="again and again") for _ in range(3)], _parse.cache_info()
+    assert len({*texts}) == 1
+    problem(idleAfter="again and again")
+    after = _parse.cache_info()
+    assert (after.hits - before.hits, after.misses - before.misses) == (1, 0)
+
+
+def test_what_is_remembered_of_metadata_is_bounded() -> None:
+    longest = dict.fromkeys(KEYS, "9" * 10000) | {f"idleAfter{n}": "9" * 10_000 for n in range(50)}
+    before = _parse.cache_info().misses
+    assert problem(**longest) == ("trigger metadata: keys of this scaler have 29670 characters; write shorter values")
+    problem(**{"idleAfter" + "x" * 10_000: "5m", "idleAfter": "5 minutes and more"})
+    assert _parse.cache_info().misses == before + 1, "of the second, what is ours"
+
+
+def test_the_longest_sensible_metadata_is_read() -> None:
+    hours = "; ".join(["Mon-Fri 19:00-07:00 Europe/Berlin"] * 14)
+    users = ", ".join(["*@" + "x" * 60] * 7)
+    found = parse_metadata({"allowedDuring": hours, "keepUsers": users, "idleAfter": "0" * 55 + "30m"})
+    assert len(found.given()) == 3

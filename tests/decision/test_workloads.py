@@ -270,6 +270,14 @@ def test_a_keep_until_that_is_no_time_is_refused(value: str) -> None:
     )
 
 
+@pytest.mark.parametrize("key", [KEEP_UNTIL, KEEP_FOR, EXCLUDE])
+@pytest.mark.parametrize("value", ["9" * 200_000, "1h" * 100_000, "2026-12-24T18:00:00." + "0" * 200_000 + "Z"])
+def test_a_value_of_any_length_is_refused_in_few_words(key: str, value: str) -> None:
+    with pytest.raises(MetadataError) as refusal:
+        keep_overrides({key: value}, where=WHERE)
+    assert len(str(refusal.value)) < 300
+
+
 FOR_GOOD = datetime.max.replace(tzinfo=UTC)
 
 

@@ -2,19 +2,29 @@
 
 import json
 import re
+from datetime import timedelta
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
 import yaml
+from builders import NOON
 from helm_python import HelmError, lint
+from kustomized import OVERLAYS, built
+from programs import needs
+from scripted_metrics import Metrics, gpu
+from scripted_prometheus import ExactNamesOnly
 
 import deploy.helm_chart as helm_chart
-from deploy.helm_chart import FOLDER, ROOT, objects, one, settings_of
+from deploy.helm_chart import FOLDER, ROOT, objects, one, platform, settings_object, settings_of
 from scaler import __version__
+from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
+from scaler.app.wiring import trigger_target
+from scaler.idleness.gpu import ENERGY
+from scaler.samples.prometheus import PrometheusSource
 
 TLS: dict[str, dict[str, Any]] = {
     "from a Secret": {"tls": {"source": "secret", "http": True}},
@@ -28,7 +38,7 @@ TLS: dict[str, dict[str, Any]] = {
 def read(values: dict[str, Any], folder: Path) -> Settings:
     """The settings as the program takes them from the ConfigMap."""
     file = folder / "settings.yaml"
-    file.write_text(one("ConfigMap", values)["data"]["settings.yaml"], encoding="utf-8")
+    file.write_text(settings_object(values)["data"]["settings.yaml"], encoding="utf-8")
     return load(file, environ={}, flags={})
 
 
@@ -68,9 +78,8 @@ def test_what_could_only_be_a_mistake_is_refused(values: dict[str, Any]) -> None
 
 
 REFUSED: dict[str, dict[str, Any]] = {
-    "admissionCheck.enabled with mode=observe": {"mode": "observe", "admissionCheck": {"enabled": True}},
     "admissionCheck.enabled with namespaces": {"namespaces": ["a"], "admissionCheck": {"enabled": True}},
-    "settings.http.wake with mode=observe": {"mode": "observe", "settings": {"http": {"wake": True}}},
+    "settings.dcgm.endpoints with settings.prometheus.url": {"settings": {"dcgm": {"endpoints": ["http://e:9400"]}}},
     "tls.clients.required with tls.source=openshift": {"tls": {"source": "openshift", "clients": {"required": True}}},
 }
 """By how the sentence begins that says so."""
@@ -106,6 +115,17 @@ def test_the_program_takes_the_settings_of_every_platform(name: str, tmp_path: P
     assert settings.http.address.endswith(f":{ports['http']}")
 
 
+async def test_what_the_program_asks_on_gke_is_answered_there(tmp_path: Path) -> None:
+    """By one that refuses what Google's does."""
+    settings = read(helm_chart.platform("gke"), tmp_path)
+    with ExactNamesOnly(Metrics(series=gpu("GPU-0", pod="train")), clock=lambda: NOON) as frontend:
+        source = PrometheusSource(prometheus_config(settings.prometheus, frontend.url))
+        for signal in (*(each.signal() for each in settings.signals), ENERGY):
+            reading = await source.read(signal, start=NOON - timedelta(minutes=5), end=NOON)
+            assert len([*reading.series]) == (signal is not ENERGY), signal.name
+        await source.close()
+
+
 @pytest.mark.parametrize("values", TLS.values(), ids=TLS)
 def test_the_program_finds_its_certificates_where_they_are_mounted(values: dict[str, Any], tmp_path: Path) -> None:
     settings = read(values, tmp_path)
@@ -138,10 +158,13 @@ def test_the_program_looks_after_the_namespaces_that_the_chart_is_confined_to(tm
     assert read({}, tmp_path).kubernetes.namespaces == ()
 
 
-def test_observing_answers_and_writes_nothing(tmp_path: Path) -> None:
-    settings = read({"mode": "observe", "settings": {"defaults": {"mode": "enforce"}}}, tmp_path)
-    assert settings.components == ("scaler",)
-    assert settings.defaults.mode == "observe"
+@pytest.mark.parametrize("given", [{}, {"mode": "observe"}, {"mode": "enforce"}], ids=str)
+def test_it_observes_unless_it_is_asked_to_enforce_and_attaches_either_way(
+    given: dict[str, Any], tmp_path: Path
+) -> None:
+    settings = read(given, tmp_path)
+    assert settings.mode == given.get("mode", "observe")
+    assert settings.components == ("scaler", "reconciler")
 
 
 def test_the_scaler_knows_all_names_of_its_service() -> None:
@@ -149,9 +172,9 @@ def test_the_scaler_knows_all_names_of_its_service() -> None:
     port = service["spec"]["ports"][0]["port"]
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}"
     assert settings_of()["keda"]["scalerAddresses"] == [
-        f"{host}:{port}",
-        f"{host}.svc:{port}",
         f"{host}.svc.cluster.local:{port}",
+        f"{host}.svc:{port}",
+        f"{host}:{port}",
     ]
 
 
@@ -251,7 +274,7 @@ def test_the_certificate_is_for_the_names_that_scaled_objects_use() -> None:
     values = TLS["from cert-manager"]
     hosts = [address.rpartition(":")[0] for address in settings_of(values)["keda"]["scalerAddresses"]]
     certificate = one("Certificate", values)["spec"]
-    assert certificate["dnsNames"] == hosts
+    assert sorted(certificate["dnsNames"]) == sorted(hosts)
     volumes = one("Deployment", values)["spec"]["template"]["spec"]["volumes"]
     assert certificate["secretName"] in [each["secret"]["secretName"] for each in volumes if "secret" in each]
 
@@ -273,7 +296,7 @@ def test_the_notes_lead_to_a_scaled_object_that_names_this_release(values: dict[
 
 AUTHENTICATIONS = {
     "plain": ({}, None),
-    "OpenShift's": (TLS["from OpenShift"], "openshift.yaml"),
+    "OpenShift's": (TLS["from OpenShift"], None),
     "mutual": (TLS["mutual"], "cluster-trigger-authentication.yaml"),
 }
 
@@ -299,6 +322,55 @@ def test_names_of_releases_are_kept_apart() -> None:
     first = {(each["kind"], each["metadata"]["name"]) for each in objects(name="a")}
     second = {(each["kind"], each["metadata"]["name"]) for each in objects(name="b")}
     assert not first & second
+
+
+# ----------------------------------------------------------------------------------- what policies attach
+
+RELEASES = {
+    **{f"TLS {name}": values for name, values in TLS.items()},
+    **{name: platform(name) for name in ("kubernetes", "openshift", "gke", "dev")},
+}
+
+
+@pytest.mark.parametrize("values", RELEASES.values(), ids=RELEASES)
+@pytest.mark.parametrize("name", ["idle-gpu-scaler", "another"])
+def test_what_a_policy_attaches_calls_as_the_server_answers(values: dict[str, Any], name: str) -> None:
+    calls_as_the_server_answers(objects(values, name=name), helm_chart.texts(values, name=name)["NOTES.txt"])
+
+
+@needs("kubectl")
+@pytest.mark.parametrize("overlay", ["openshift", "gke", "dev"])
+def test_so_it_does_with_an_overlay(overlay: str) -> None:
+    calls_as_the_server_answers(built(OVERLAYS / overlay))
+
+
+def calls_as_the_server_answers(bodies: list[dict[str, Any]], notes: str = "") -> None:
+    """By a name that its certificate is for, over TLS where it speaks TLS, by an authentication that is there."""
+    [text] = [each["data"]["settings.yaml"] for each in bodies if "settings.yaml" in each.get("data", {})]
+    settings = Settings.model_validate(yaml.safe_load(text), by_alias=True, by_name=False)
+    target = trigger_target(settings)
+    assert target is not None
+    [service] = [each for each in bodies if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
+    metadata, port = service["metadata"], service["spec"]["ports"][0]["port"]
+    # Every certificate is for it, a service-serving one, too. Source: OpenShift, "Securing service traffic using
+    # service serving certificate secrets".
+    assert target.scaler_address == f"{metadata['name']}.{metadata['namespace']}.svc.cluster.local:{port}"
+    has_tls = settings.grpc.tls is not None
+    assert (target.enable_tls, target.authentication is not None) == (has_tls, has_tls)
+    for certificate in (each for each in bodies if each["kind"] == "Certificate"):
+        assert target.scaler_address.partition(":")[0] in certificate["spec"]["dnsNames"]
+    if target.authentication is not None:
+        made = [each["metadata"]["name"] for each in bodies if each["kind"] == target.authentication["kind"]]
+        assert (
+            made == [target.authentication["name"]] or f"metadata: {{name: {target.authentication['name']}}}" in notes
+        )
+
+
+def test_whom_keda_trusts_is_the_users_to_say() -> None:
+    given = {"name": "mine", "kind": "TriggerAuthentication"}
+    values = {**TLS["from OpenShift"], "settings": {"keda": {"authenticationRef": given}}}
+    assert settings_of(values)["keda"]["authenticationRef"] == given
+    assert not [each for each in objects(values) if each["kind"] == "ClusterTriggerAuthentication"]
 
 
 # ---------------------------------------------------------------------------------------------------- pages

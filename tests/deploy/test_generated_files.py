@@ -76,3 +76,25 @@ def test_every_column_but_the_age_is_explained(definition: dict[str, Any]) -> No
     for version in definition["spec"]["versions"]:
         columns = version["additionalPrinterColumns"]
         assert [each["name"] for each in columns if not each.get("description")] == ["Age"]
+
+
+def unbounded(schema: dict[str, Any], path: str = "spec") -> Iterator[str]:
+    """Fields in which the API server lets a tenant write as much as an object holds."""
+    kind, map_of = schema.get("type"), schema.get("additionalProperties")
+    if kind == "string" and not {"maxLength", "enum", "format"} & schema.keys():
+        yield path
+    if kind == "array" and "maxItems" not in schema:
+        yield path
+    if map_of and "maxProperties" not in schema:
+        yield path
+    for name, field in schema.get("properties", {}).items():
+        yield from unbounded(field, f"{path}.{name}")
+    for mark, field in (("[]", schema.get("items")), ("{}", map_of)):
+        if isinstance(field, dict):
+            yield from unbounded(field, f"{path}{mark}")
+
+
+@pytest.mark.parametrize("definition", KINDS)
+def test_every_list_map_and_text_of_a_spec_has_a_longest(definition: dict[str, Any]) -> None:
+    for version in definition["spec"]["versions"]:
+        assert list(unbounded(version["schema"]["openAPIV3Schema"]["properties"]["spec"])) == []

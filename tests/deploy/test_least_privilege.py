@@ -16,7 +16,7 @@ from scaler_sandbox.stories.provisioning import ProvisioningStory
 from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until
 
-from scaler.decision.workloads import WAKE_ANNOTATION
+from scaler.decision.workloads import KEEP_FOR, WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     CLUSTER_OFFER,
@@ -27,6 +27,7 @@ from scaler.kube.objects.resources import (
     LEADER_WORKER_SET,
     LOCAL_QUEUE,
     PROFILE_DECISION,
+    REPLICA_SET,
     SCALABLE_WORKLOAD,
     SCALED_OBJECT,
     STATEFUL_SET,
@@ -51,6 +52,8 @@ SELDOM = {
     *((verb, LEADER_WORKER_SET.group, LEADER_WORKER_SET.plural) for verb in ("list", "watch")),
     *((verb, SCALED_OBJECT.group, SCALED_OBJECT.plural) for verb in ("create", "delete")),
     ("get", LEADER_WORKER_SET.group, "leaderworkersets/scale"),
+    # Nor a target of a kind whose owned pods are looked for: tests/decision/test_scale_subresources.py.
+    *((verb, REPLICA_SET.group, REPLICA_SET.plural) for verb in ("list", "watch")),
     # Here is no hub: the story below.
     ("patch", CLUSTER_OFFER.group, "clusteroffers/status"),
     # Where the process died between making a PodTemplate and its request: tests/loops, restarts at every write.
@@ -77,20 +80,20 @@ def granted() -> set[Granted]:
 
 def scaled(kind: Resource, address: str) -> list[Json]:
     """A workload that KEDA scales without Kueue."""
-    name, trigger = f"notebook-{kind.kind.lower()}", {"idleAfter": "1h", "warmUp": "0s"}
+    name, trigger = f"notebook-{kind.kind.lower()}", {"idleAfter": "1h", "warmUp": "0s", "keepsPerWeek": "3"}
     return [
         deployment(name, "default", kind=kind, replicas=0),
         scaled_object(name, "default", kind, address, trigger),
     ]
 
 
-async def wake(world: Sandbox, resource: Resource, name: str) -> None:
-    """Ask for it, and wait until that was heard."""
-    await world.patch(resource, TEAMS, name, {"metadata": {"annotations": {WAKE_ANNOTATION: "true"}}})
+async def ask(world: Sandbox, resource: Resource, key: tuple[str, str], annotation: str, value: str) -> None:
+    """As an owner asks, and wait until that was heard."""
+    await world.patch(resource, *key, {"metadata": {"annotations": {annotation: value}}})
 
     async def is_heard() -> bool:
-        found = await world.read(resource, TEAMS, name)
-        return WAKE_ANNOTATION not in found["metadata"].get("annotations", {})
+        found = await world.read(resource, *key)
+        return annotation not in found["metadata"].get("annotations", {})
 
     await until(is_heard)
 
@@ -129,7 +132,9 @@ async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> N
         # Owners wake what was suspended, on the object that they know; one of them says it twice.
         first, second = sorted(story.victims)
         for resource, name in ((SCALED_OBJECT, first), (SCALABLE_WORKLOAD, second), (SCALABLE_WORKLOAD, second)):
-            await wake(stage.world, resource, name)
+            await ask(stage.world, resource, (TEAMS, name), WAKE_ANNOTATION, "true")
+        # One that may be kept three times a week is kept.
+        await ask(stage.world, SCALED_OBJECT, ("default", "notebook-deployment"), KEEP_FOR, "1h")
         await follow_policies(stage.world)
         # What was asked for on the gang's behalf goes with it.
         gang = stage.world.workload_of(JOB, TEAMS, story.gang)

@@ -22,6 +22,8 @@ VERSIONS = ("1.30", "1.37")
 ELSEWHERE = {"cert-manager.io", "monitoring.googleapis.com"}
 """Groups whose definitions are at hand neither here nor there."""
 
+CUSTOM = {"monitoring.coreos.com", "kueue.x-k8s.io", "keda.sh", "idlegpu.io"}
+
 PLATFORMS = ("kubernetes", "openshift", "gke", "dev")
 MODES = ("observe", "enforce")
 REPLICAS = (1, 2, 3)
@@ -125,7 +127,7 @@ def kind_of(body: Json) -> tuple[str, str]:
 
 def problems_of(body: Json) -> Iterator[str]:
     """What Kubernetes' schemas have against it, unknown fields included; nothing for custom kinds."""
-    if body["apiVersion"].partition("/")[0] in {*ELSEWHERE, "monitoring.coreos.com", "kueue.x-k8s.io", "idlegpu.io"}:
+    if body["apiVersion"].partition("/")[0] in ELSEWHERE | CUSTOM:
         return
     for version in VERSIONS:
         for error in kubernetes_schema(version, *kind_of(body)).iter_errors(body):

@@ -1,4 +1,4 @@
-"""The chart grants what the program needs and nothing else, and less to a scaler that only observes."""
+"""The chart grants what the program needs and nothing else, whatever its mode."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 from scaler.app.settings.model import Settings
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
 from scaler.reporting.doctor.permissions import CONFINED, OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of
+from scaler.suspension.keep_record import SUFFIX
 
 TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET})
 """What the chart's default values name as kinds that are scaled."""
@@ -63,47 +64,47 @@ def needed(*parts: RuleUser, namespaces: Sequence[str] = ()) -> set[Grant]:
     }
 
 
-READ_BY_ALL = frozenset({"notebooks", "inferenceservices", "idlepolicies"})
-BY_DEFAULT = frozenset(RuleUser) - OPTIONAL
+BY_DEFAULT = frozenset(RuleUser) - OPTIONAL - {RuleUser.PROVISIONING}
+WATCHED = {each for each in needed(RuleUser.PROVISIONING) if each.verb in ("list", "watch")}
+"""Requests of others, whose nodes plans have to know of."""
 
 
 def test_what_is_granted_is_what_is_needed() -> None:
     scored = {"multiKueue": {"scores": True}}
-    assert granted(rbac={"suspendAt": True, "tokens": True, "dispatcher": True}, settings=scored) == needed(*RuleUser)
-    assert granted() == needed(*BY_DEFAULT)
+    everything = dict.fromkeys(("suspendAt", "tokens", "dispatcher", "provisioning"), True)
+    assert granted(rbac=everything, settings=scored) == needed(*RuleUser)
+    assert granted() == needed(*BY_DEFAULT) | WATCHED
+
+
+def test_a_scaler_that_observes_attaches_and_resumes_and_so_writes_what_any_other_does() -> None:
+    assert granted(mode="observe") == granted(mode="enforce")
+    assert {each.verb for each in granted("read")} <= READS
+    assert not [each for each in granted("read") if each.resource in ("secrets", "configmaps", "leases")]
 
 
 def test_pods_may_be_patched_only_where_they_are_to_be_told_and_then_they_are() -> None:
     assert granted(rbac={"suspendAt": True}) - granted() == {Grant("patch", "", "pods")}
     told, others = (Settings.model_validate(settings_of({"rbac": {"suspendAt": each}})) for each in (True, False))
     assert (told.suspend_at, others.suspend_at) == (True, False)
-    assert granted(rbac={"suspendAt": True}, mode="observe") == granted(mode="observe")
 
 
-def test_observing_is_granted_reads_only_and_who_tells_of_it_a_lease() -> None:
-    observing = granted(mode="observe")
-    assert {each.verb for each in observing - granted("lease")} <= READS
-    assert observing == granted("observe") | granted("lease")
-    assert needed(RuleUser.SCALER, RuleUser.PLANS) <= observing < needed(*BY_DEFAULT)
-    assert not [each for each in granted("observe") if each.resource in ("secrets", "configmaps", "leases")]
+CLAIMING = ({"rbac": {"provisioning": True}}, {"admissionCheck": {"policy": {"provisioning": {"amount": "Missing"}}}})
 
 
-def test_whoever_makes_no_claims_on_nodes_may_make_none() -> None:
-    less = granted(rbac={"provisioning": False})
-    assert {each.resource for each in granted() - less} == WRITERS_OF_CLAIMS
-    assert {each.verb for each in less if each.resource in WRITERS_OF_CLAIMS} == {"list", "watch"}
+@pytest.mark.parametrize("values", CLAIMING, ids=str)
+def test_nodes_may_be_asked_for_only_where_a_policy_may_say_so(values: dict[str, Any]) -> None:
+    """By the value of that name, or by the policy of the release itself."""
+    more = granted(**values) - granted()
+    assert {each.resource for each in more} == WRITERS_OF_CLAIMS
+    assert {each.verb for each in granted() if each.resource in WRITERS_OF_CLAIMS} == {"list", "watch"}
 
 
-@pytest.mark.parametrize("mode", ["observe", "enforce"])
 @pytest.mark.parametrize("namespaces", [["team-a"], ["team-a", "team-b"]], ids=len)
-def test_confined_to_namespaces_nothing_is_granted_outside_of_them(mode: str, namespaces: list[str]) -> None:
-    confined = granted(namespaces=namespaces, mode=mode)
-    parts = CONFINED & BY_DEFAULT if mode == "enforce" else [RuleUser.SCALER]
-    copies = needed(RuleUser.SWITCHES, RuleUser.POLICIES, namespaces=namespaces)
-    read = {each for each in copies if each.verb in ("list", "watch") and each.resource in READ_BY_ALL}
-    assert confined == needed(*parts, namespaces=namespaces) | read
+def test_confined_to_namespaces_nothing_is_granted_outside_of_them(namespaces: list[str]) -> None:
+    confined = granted(namespaces=namespaces)
+    assert confined == needed(*CONFINED & BY_DEFAULT, namespaces=namespaces)
     assert {each.namespace for each in confined} - {NAMESPACE} == {*namespaces}
-    kinds = {each["kind"] for each in objects({"namespaces": namespaces, "mode": mode})}
+    kinds = {each["kind"] for each in objects({"namespaces": namespaces})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy"}
 
 
@@ -151,9 +152,9 @@ def test_on_a_hub_secrets_are_read_in_the_namespace_of_kueue_and_scores_are_writ
     assert settings.components == ("scaler", "reconciler", "dispatcher")
 
 
-@pytest.mark.parametrize("values", [{"mode": "observe"}, {"namespaces": ["team-a"]}], ids=str)
-def test_nothing_more_is_granted_for_a_dispatcher_that_may_not_write_or_sees_not_all(values: dict[str, Any]) -> None:
-    assert granted(rbac={"dispatcher": True}, **values) == granted(**values)
+def test_nothing_more_is_granted_for_a_dispatcher_that_sees_not_all() -> None:
+    confined = {"namespaces": ["team-a"]}
+    assert granted(rbac={"dispatcher": True}, **confined) == granted(**confined)
 
 
 @pytest.mark.parametrize("namespaces", [[], ["team-a"]], ids=len)
@@ -163,8 +164,6 @@ def test_objects_of_hooks_may_be_made_and_read_where_their_kind_is_named(namespa
     assert more == {
         Grant(verb, "podsnapshot.gke.io", "podsnapshotmanualtriggers", *namespaces) for verb in ("create", "get")
     }
-    observing = {"mode": "observe", "namespaces": namespaces}
-    assert granted(hooks={"resources": [snapshots]}, **observing) == granted(**observing)
 
 
 def test_users_whom_a_proxy_names_imply_that_it_is_asked_what_they_may() -> None:
@@ -174,19 +173,19 @@ def test_users_whom_a_proxy_names_imply_that_it_is_asked_what_they_may() -> None
 
 
 def test_the_lease_is_in_the_namespace_of_the_release() -> None:
-    assert granted("lease") == {
-        Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")
-    }
+    leases = {Grant(verb, "coordination.k8s.io", "leases", NAMESPACE) for verb in ("get", "create", "update")}
+    record = {Grant(verb, "", "configmaps", NAMESPACE) for verb in ("get", "create", "patch")}
+    assert granted("lease") == leases | record
 
 
-@pytest.mark.parametrize("mode", ["observe", "enforce"])
-def test_of_the_leases_there_only_its_own_may_be_read_and_changed(mode: str) -> None:
-    changing, creating = one("Role", {"mode": mode}, "idle-gpu-scaler-lease")["rules"]
-    settings = Settings.model_validate(settings_of({"mode": mode}))
-    assert settings.lease_name in changing["resourceNames"]
+def test_of_the_leases_there_only_its_own_may_be_read_and_changed() -> None:
+    changing, creating, *of_record = one("Role", name="idle-gpu-scaler-lease")["rules"]
+    lease_name = Settings.model_validate(settings_of()).lease_name
+    assert lease_name in changing["resourceNames"]
     assert all(name.startswith("idle-gpu-scaler") for name in changing["resourceNames"])
     assert (set(changing["verbs"]), creating["verbs"]) == ({"get", "update"}, ["create"])
     assert "resourceNames" not in creating
+    assert [each.get("resourceNames") for each in of_record] == [[lease_name + SUFFIX], None]
 
 
 def test_people_get_our_kinds_with_the_roles_that_they_have() -> None:

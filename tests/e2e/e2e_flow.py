@@ -53,8 +53,8 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.transport import KubeTransport
 
-WAIT_SECONDS = 60.0
-_STARTS_WITHIN_SECONDS = 90.0
+WAIT_SECONDS = 120.0
+_STARTS_WITHIN_SECONDS = 120.0
 """The program needs two seconds of a processor to start, which may be busy."""
 _COLLECT_SECONDS = 0.5
 _NOT_READY = "node.kubernetes.io/not-ready"

@@ -71,9 +71,9 @@ async def test_a_gang_waits_for_idle_workloads_that_are_suspended_for_it_and_sta
         flow.sandbox.fleet.set_activity(flow.namespace, "train-*", 0.9)
         await flow.make_scalable("jupyter-1", "jupyter-2", "train")
         await flow.submit_job("gang", pods=2, gpus=4)
-        await flow.wait_for_message("1 pod of", "gang", within=60)
+        await flow.wait_for_message("1 pod of", "gang")
         assert not flow.pods("gang")
-        await flow.wait_until_running("gang", within=60)
+        await flow.wait_until_running("gang")
         flow.assert_started_whole("gang")
         assert {name: flow.scalable(name).get("phase") for name in ("jupyter-1", "jupyter-2")} == {
             "jupyter-1": "Suspended",
@@ -102,7 +102,7 @@ async def test_idle_workloads_come_back_when_the_gang_has_ended_and_not_before_o
         flow.sandbox.fleet.set_activity(flow.namespace, "*", 0.9)
         await flow.delete_job("next")
         for name in names:
-            await flow.wait_until_running(name, within=120)
+            await flow.wait_until_running(name)
             await flow.wait_until(lambda of=name: woken_by(flow, of), f"the history of {name}")
             assert woken_by(flow, name) == ["trigger metadata, WhenFree"]
 

@@ -51,7 +51,7 @@ async def test_nothing_is_nominated_where_kueue_could_not_take_the_nomination_ba
             await clusters.wait_until(lambda: clusters.hub.has_condition("gang", "QuotaReserved"), "quota for the gang")
             await clusters.assert_stays(lambda: not clusters.nominations["gang"], "nothing is nominated", seconds=8)
             assert "clear-nominated-cluster-names" in await clusters.events("gang", "NotNominated")
-        await clusters.wait_until_runs("gang", within=120)
+        await clusters.wait_until_runs("gang")
 
 
 @pytest.mark.cluster
@@ -67,7 +67,7 @@ async def test_a_gang_of_a_worker_that_is_lost_goes_elsewhere_after_the_patience
         await clusters.wait_until(lambda: has_quota(clusters.copy("gang", "w1")), "quota for the gang on w1")
         await clusters.wait_until(lambda: clusters.suspended == {"w1": {"idle"}}, "the phase of the idle Job")
         await clusters.lose("w1")
-        await clusters.wait_until_runs("gang", on="w2", within=90)
+        await clusters.wait_until_runs("gang", on="w2")
         assert clusters.nominations["gang"] == [("w1",), ("w2",), ()]
         await clusters.find_again("w1")
         await clusters.wait_until(lambda: clusters.copy("gang", "w1") is None, "the copy on w1 to be removed")

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
-from builders import INTERVAL, NOON, at, minutes
+from builders import INTERVAL, NOON, TRUST, at, minutes
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.idleness.columns import SampleColumns
+from scaler.idleness.policy import Policy
+from scaler.idleness.verdict import Busy, Idle, gpu_verdict
 from scaler.idleness.window import Ring
 
 SLOTS = 8
@@ -65,6 +67,37 @@ def test_rows_show_what_rings_show(
         assert shown.row(row) == ring.window(at(end_s), length)
         last = None if active[row] == -np.inf else datetime.fromtimestamp(active[row], UTC)
         assert last == ring.last_active_at(above)
+
+
+refusals = st.lists(st.tuples(st.integers(0, ROWS - 1), st.sampled_from([400.0, 90_000.0, 1e12, 1e300])), max_size=2)
+
+
+@given(batches, refusals, st.floats(-500, 500), st.sampled_from([minutes(1), minutes(4)]), st.sampled_from([0.05, 2.0]))
+def test_what_is_trusted_together_is_trusted_one_by_one(
+    found: Sequence[Sequence[Sample]],
+    refused: Sequence[tuple[int, float]],
+    end_s: float,
+    length: timedelta,
+    above: float,
+) -> None:
+    """By rows, and by their windows: a row of which a sample was refused by neither, until it is forgotten."""
+    columns, rings = both()
+    quiet = [(row, end_s - 30.0 * n - 1, 0.0) for row in range(ROWS) for n in range(SLOTS)]
+    for samples in (*found, quiet):
+        extend(columns, rings, samples)
+    for row, offset_s in refused:
+        columns.refuse(np.array([row]), np.array([NOON.timestamp() + end_s + offset_s]))
+    policy = Policy(active_above_ratio=above)
+    for doubted in ({row for row, _ in refused}, set()):
+        windows = columns.windows(at(end_s), length)
+        is_active, is_trusted = windows.shown(above, TRUST, at(end_s))
+        for row in range(ROWS):
+            verdict = gpu_verdict({"s": windows.row(row)}, policy=policy, trust=TRUST, end=at(end_s))
+            assert isinstance(verdict, Busy) == is_active[row]
+            assert isinstance(verdict, Idle) == (is_trusted[row] and not is_active[row])
+            assert not isinstance(verdict, Idle) or row not in doubted
+        columns.forget_refused()
+    assert [windows.row(row) for row in range(ROWS)] == [ring.window(at(end_s), length) for ring in rings]
 
 
 @given(batches, batches)

@@ -74,17 +74,6 @@ def test_the_last_work_is_that_of_the_signal_that_saw_it_last() -> None:
     assert made.devices_of("demo", "worker-0")[GPU].last_active_at(0.01) == at(-60)
 
 
-def test_other_holders_are_those_that_reported_lately() -> None:
-    made = history()
-    record(made, series(pod="a"), every(30, start=-120, end=0))
-    record(made, series(pod="b"), every(30, start=-300, end=-60))
-    assert made.other_holders(GPU, ("demo", "a"), since_s=seconds(-90)) == [("demo", "b")]
-    assert made.other_holders(GPU, ("demo", "a"), since_s=seconds(-60)) == [("demo", "b")]
-    assert made.other_holders(GPU, ("demo", "a"), since_s=seconds(-59)) == []
-    assert made.other_holders(GPU, ("demo", "b"), since_s=seconds(-30)) == [("demo", "a")]
-    assert made.other_holders(GpuId(device="GPU-9"), ("demo", "a"), since_s=0) == []
-
-
 def test_a_device_is_heard_of_as_long_as_one_of_its_signals_is() -> None:
     made = history()
     record(made, series(), every(30, start=-600, end=-300), signals=[GR_ENGINE])
@@ -101,7 +90,7 @@ def test_what_fell_silent_is_forgotten_whole() -> None:
     assert made.devices_of("demo", "b"), "not before its time"
     made.forget_before(at(-299))
     assert made.devices_of("demo", "b") == {}
-    assert made.other_holders(GPU, ("demo", "a"), since_s=0) == []
+    assert made.others_of(GPU, ("demo", "a")) == []
     made.forget_before(at(600))
     assert len(made) == 0
 

@@ -3,8 +3,23 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
-from builders import GR_ENGINE, INTERVAL, NOON, TRUST, at, every, history, minutes, pod, policy, record, series
+from builders import (
+    GPU_UTIL,
+    GR_ENGINE,
+    INTERVAL,
+    NOON,
+    TRUST,
+    at,
+    every,
+    history,
+    minutes,
+    pod,
+    policy,
+    record,
+    series,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +27,7 @@ from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Busy, Idle, Unknown, Verdict, WorkloadVerdict
+from scaler.idleness.window import as_stored
 
 WINDOW_S = 30 * 60
 
@@ -211,6 +227,36 @@ def test_a_pod_recreated_under_its_name_on_another_gpu_is_doubted_while_both_rep
     quiet(made, "GPU-0", end=-600)
     quiet(made, "GPU-1", start=-570)
     assert reason(judged([pod(running_since=at(-580))], made).verdict) is UnknownReason.UNEXPECTED_GPUS
+
+
+def shown(made: History, above_ratio: float) -> float:
+    """The verdict on GPU-0 as a number."""
+    [device] = made.devices_of("demo", "worker-0").values()
+    rows = np.array([device.row], np.intp)
+    return made.shown(rows, above_ratio=above_ratio, length=minutes(30), trust=TRUST, end=NOON).item(0)
+
+
+@given(
+    values=st.lists(st.just(0.0) | st.floats(1e-6, 1), min_size=1, max_size=20),
+    floor=st.sampled_from([0.01, 0.05]),
+    many=st.sampled_from([0, 40]),
+)
+def test_a_percentage_that_may_be_a_ratio_is_never_idle(values: list[float], floor: float, many: int) -> None:
+    """Neither where one GPU is judged alone, nor where many are together. 1 % is as exporters give it."""
+    made, last_s = history(signals=[GPU_UTIL]), NOON.timestamp() - 5
+    for n in range(many):
+        quiet(made, f"GPU-{n + 1}", f"other-{n}")
+    quiet(made)
+    before = shown(made, floor)
+    made.record(GPU_UTIL, series("GPU-0", pod="worker-0"), [(last_s - 30 * n, value) for n, value in enumerate(values)])
+    found = [
+        judged([pod(name)], made, active_above_ratio=floor)
+        for name in [f"other-{n}" for n in range(many)] + ["worker-0"]
+    ]
+    may_be_work = 0 < max(values) < 1 and as_stored(max(values) / 100) < as_stored(0.01)
+    assert (reason(found[-1].verdict) is UnknownReason.SIGNALS_DISAGREE) == may_be_work
+    assert may_be_work <= (shown(made, floor) != before), "a decision that is remembered has to be made anew"
+    assert all(isinstance(each.verdict, Idle) for each in found[:-1])
 
 
 def test_once_the_window_has_passed_the_recreated_pod_is_judged_by_its_own_gpu() -> None:

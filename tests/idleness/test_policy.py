@@ -1,10 +1,11 @@
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from math import ceil
 
 import pytest
 from builders import minutes, policy
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scaler.errors import MetadataError
@@ -17,6 +18,7 @@ from scaler.idleness.policy import (
     Trust,
     WakeRule,
     describe,
+    is_any_of,
     resolve,
 )
 
@@ -241,3 +243,44 @@ def test_only_what_plans_suspend_comes_back_when_there_is_room() -> None:
     )
     with pytest.raises(MetadataError, match="reclaim is from: built-in default"):
         resolve(("IdlePolicy/a", wakes))
+
+
+# ------------------------------------------------------------------------------------------------------------ names
+
+NAMES, PATTERNS = st.text("ab.\n", max_size=12), st.text("ab.*\n", max_size=8)
+
+
+@given(name=NAMES, patterns=st.lists(PATTERNS, max_size=3))
+@example(name="aba", patterns=["ab*ba"])
+@example(name="ab", patterns=["a*ab*b"])
+def test_a_star_stands_for_any_text_and_nothing_else_for_anything(name: str, patterns: list[str]) -> None:
+    assert is_any_of(name, patterns) is any(fnmatchcase(name, each) for each in patterns)
+
+
+class CountedText(str):
+    """A text that counts the characters among which a part was looked for."""
+
+    __slots__ = ("looked_at",)
+
+    def __init__(self, _text: str) -> None:
+        self.looked_at = 0
+
+    def find(self, part: str, start: int = 0, end: int | None = None) -> int:  # type: ignore[override]
+        found = super().find(part, start, len(self) if end is None else end)
+        self.looked_at += (found + len(part) if found >= 0 else len(self)) - start
+        return found
+
+
+@given(
+    part=st.sampled_from(["a", "aa", "ab", "ba"]),
+    stars=st.integers(0, 60),
+    head=st.sampled_from(["*", "a*"]),
+    tail=st.sampled_from(["", "c", "*c", "*c*"]),
+    length=st.integers(0, 3000),
+)
+def test_a_name_is_looked_through_once_however_many_stars_its_pattern_has(
+    part: str, stars: int, head: str, tail: str, length: int
+) -> None:
+    name = CountedText("a" * length + "b")
+    is_any_of(name, [head + f"{part}*" * stars + tail])
+    assert name.looked_at <= len(name)

@@ -48,6 +48,8 @@ class LeaseClient:
         self.loses_answers_of_writes = False
         self.fails_with: list[int] = []
         """HTTP statuses of the next calls."""
+        self.refuses_writes_with = 0
+        """HTTP status of all writes; 0: none is refused."""
 
     async def get(self, _path: str, *, within: float = CALL_SECONDS, attempts: int = 1) -> bytes:
         await self._reach(within)
@@ -56,23 +58,25 @@ class LeaseClient:
         return self._answer()
 
     async def create(self, _path: str, body: dict[str, Any], *, within: float = CALL_SECONDS) -> bytes:
-        await self._reach(within)
+        await self._reach(within, writes=True)
         self._refuse(bool(self._api.lease))
         return await self._written(body, within)
 
     async def replace(self, _path: str, body: dict[str, Any], *, within: float = CALL_SECONDS) -> bytes:
-        await self._reach(within)
+        await self._reach(within, writes=True)
         if not self._api.lease:
             raise KubeError("no such Lease", status=404, reason="NotFound")
         self._refuse(body["metadata"]["resourceVersion"] != self._api.lease.get("metadata", {}).get("resourceVersion"))
         return await self._written(body, within)
 
-    async def _reach(self, within: float) -> None:
+    async def _reach(self, within: float, *, writes: bool = False) -> None:
         await self._api.clock.sleep(0)
         if self.state == "hanging":
             await self._time_out(within)
         if self.state == "cut":
             raise KubeError("connection refused", status=0, reason="Unreachable")
+        if writes and self.refuses_writes_with:
+            raise KubeError(f"HTTP status {self.refuses_writes_with}", status=self.refuses_writes_with)
         if self.fails_with:
             status = self.fails_with.pop(0)
             raise KubeError(f"HTTP status {status}", status=status)

@@ -70,6 +70,10 @@ class WatchAnswer:
     lines: tuple[bytes, ...] = ()
     lasts: float = 0.0
     """Seconds from the last line to its end."""
+    waits: float = 0.0
+    """Seconds until its first line."""
+    obeys: bool = False
+    """Whether it ends in order when it is asked to, if not before."""
     error: KubeError | None = None
     """Raised in the end; None: the server ends the watch in order."""
     opens: bool = True
@@ -148,17 +152,24 @@ class ScriptedApi:
         await self.clock.sleep(0)
         if not answer.opens and answer.error is not None:
             raise answer.error
-        yield self._lines(answer, silence_seconds)
+        yield self._lines(answer, silence_seconds, self.clock.monotonic() + params["timeoutSeconds"])
 
-    async def _lines(self, answer: WatchAnswer, silence_seconds: float) -> AsyncIterator[bytes]:
+    async def _lines(self, answer: WatchAnswer, silence_seconds: float, asked_to_end: float) -> AsyncIterator[bytes]:
+        if answer.lines:
+            await self._wait(answer.waits, silence_seconds)
         for line in answer.lines:
             await self.clock.sleep(0)
             yield line
-        await self.clock.sleep(min(answer.lasts, silence_seconds))
-        if answer.lasts > silence_seconds:
-            raise KubeError("no answer in time", status=0, reason="Timeout")
+        left = asked_to_end - self.clock.monotonic() if answer.obeys else NEVER
+        await self._wait(min(answer.lasts, left), silence_seconds)
         if answer.error is not None:
             raise answer.error
+
+    async def _wait(self, seconds: float, silence_seconds: float) -> None:
+        """Raises: KubeError where that is longer than the client waits for a byte."""
+        await self.clock.sleep(min(seconds, silence_seconds))
+        if seconds > silence_seconds:
+            raise KubeError("no answer in time", status=0, reason="Timeout")
 
     def _note(self, path: str, params: Mapping[str, Any], *, is_watch: bool) -> None:
         self.requests.append(Asked(path, dict(params), is_watch, self.clock.monotonic()))

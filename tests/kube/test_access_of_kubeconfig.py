@@ -30,7 +30,7 @@ def kubeconfig(server: str = "https://10.0.0.1:6443", *, user: Any = None, **clu
 def refused(content: bytes) -> str:
     with pytest.raises(ConfigurationError) as error:
         access_of_kubeconfig(content, source="Secret w1")
-    assert str(error.value).startswith("Secret w1: ")
+    assert str(error.value).startswith("Secret w1")
     return str(error.value)
 
 
@@ -51,7 +51,7 @@ def refused(content: bytes) -> str:
         pytest.param(kubeconfig("file:///etc"), "no cluster with a server", id="a server is an URL"),
         pytest.param(kubeconfig(""), "no cluster with a server", id="a server is named"),
         pytest.param(b"[]", "not a kubeconfig", id="no mapping"),
-        pytest.param(b"{", "not a kubeconfig", id="no YAML"),
+        pytest.param(b"{", "is not YAML at line 2", id="no YAML"),
         pytest.param(
             kubeconfig().replace(b"current-context: x", b"current-context: y"), "it has no 'y'", id="no context"
         ),

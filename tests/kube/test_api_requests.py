@@ -1,3 +1,4 @@
+import msgspec
 import pytest
 
 from scaler.kube.api_requests import ApiRequest, no_answer, refusal
@@ -67,3 +68,24 @@ def test_parameters_and_bodies_stay_out_of_messages():
     error = no_answer(request, server="s", reason="Timeout", what="no answer in time")
     assert "secret" not in str(error)
     assert error.status == 0
+
+
+REFUSED = {
+    "a namespace that is being deleted": (
+        'events "e" is forbidden: unable to create new content in namespace ns because it is being terminated'
+    ),
+    "a quota": 'configmaps "c" is forbidden: exceeded quota: q, requested: count/configmaps=1, used: 9, limited: 9',
+    "a webhook": 'admission webhook "v.example.com" denied the request: no',
+}
+
+
+@pytest.mark.parametrize("said", REFUSED.values(), ids=REFUSED.keys())
+def test_what_admission_refuses_is_no_missing_permission(said):
+    body = msgspec.json.encode({"kind": "Status", "reason": "Forbidden", "message": said, "code": 403})
+    error = refusal(PATCH, server="s", status=403, body=body)
+    assert str(error).endswith(f": 403 Forbidden: {said}")
+    assert error.status == 403
+
+
+def test_where_a_proxy_refuses_and_does_not_say_why_a_missing_permission_is_likely():
+    assert "grant verb 'patch'" in str(refusal(PATCH, server="s", status=403, body=b"<html>Forbidden</html>"))

@@ -1,7 +1,9 @@
 """The election in virtual time, over a Lease in memory."""
 
 import asyncio
+import math
 import re
+from datetime import timedelta
 
 import pytest
 from kube.lease_api import LeaseApi
@@ -164,6 +166,28 @@ async def test_a_dead_leader_is_succeeded_after_its_lease_duration_whatever_its_
     assert api.spec["leaseTransitions"] == 5
 
 
+async def test_up_to_when_others_have_led_is_what_the_first_look_says(api, clock, campaign, stage):
+    """Its own renewals are none, and nothing is guessed: neither from no Lease, nor from a time that is none."""
+    first, task = campaign("first")
+    await until(clock, lambda: first.is_leader)
+    await clock.advance(60)
+    assert first.led_until is None, "there was no Lease"
+    second, _ = campaign("second")
+    await clock.advance(1)
+    seen, now = second.led_until, clock.now()
+    assert seen is not None
+    assert now - timedelta(seconds=RETRY_PERIOD + 2) <= seen <= now
+    task.cancel()
+    await until(clock, lambda: second.is_leader)
+    await clock.advance(60)
+    assert second.led_until == seen
+    for odd in ("yesterday", "2026-12-01T12:00:00", None, 5):
+        api.change(renewTime=odd)
+        third, _ = campaign(f"third-{odd}")
+        await clock.advance(1)
+        assert third.led_until is None
+
+
 async def test_a_holder_that_renews_is_waited_for(api, clock, campaign, stage):
     api.store(lease("alive"))
     campaign("a")
@@ -280,3 +304,41 @@ async def test_a_bug_in_the_work_is_raised_and_releases(api, clock, campaign):
     await until(clock, task.done)
     assert isinstance(task.exception(), ZeroDivisionError)
     assert api.spec["holderIdentity"] == ""
+
+
+# ---------------------------------------------------------------------------------------------- nobody leads anywhere
+
+
+async def test_every_replica_knows_that_one_leads_and_since_when_none_does(api, clock, campaign):
+    leading, follower = api.client(), api.client()
+    leader, _ = campaign("a", leading)
+    assert leader.leaderless_seconds == math.inf, "nobody ever has"
+    await until(clock, lambda: leader.is_leader)
+    watcher, _ = campaign("b", follower)
+    await clock.advance(10 * LEASE_DURATION)
+    assert leader.leaderless_seconds == 0
+    assert watcher.leaderless_seconds <= 2 * RETRY_PERIOD
+    # The API answers nobody any more: the leader stops, and the other one has no way to know of a third.
+    leading.state = follower.state = "cut"
+    await clock.advance(150)
+    assert not leader.is_leader
+    assert all(140 <= each.leaderless_seconds <= 155 for each in (leader, watcher))
+    leading.state = "connected"
+    await clock.advance(2 * LEASE_DURATION)
+    assert leader.leaderless_seconds == 0
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_lease_that_may_be_read_and_not_taken_is_nobodys(api, clock, campaign, status):
+    """That of a leader that has died is read again and again, and says nothing."""
+    leader, task = campaign("a")
+    await until(clock, lambda: leader.is_leader)
+    task.cancel()
+    await until(clock, task.done)
+    client = api.client()
+    other, _ = campaign("b", client)
+    client.refuses_writes_with = status
+    await clock.advance(150)
+    assert not other.is_leader
+    assert other.leaderless_seconds >= 150
+    assert str(status) in other.problem

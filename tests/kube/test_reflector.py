@@ -2,11 +2,14 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from kube.scripted_api import (
     CUT_OFF,
+    NEVER,
+    ListAnswer,
     ScriptedApi,
     WatchAnswer,
     bookmark,
@@ -67,7 +70,7 @@ async def test_the_watch_asks_for_bookmarks_and_for_an_end(api, clock, reflectin
 
 
 async def test_a_watch_that_ends_goes_on_from_its_last_version(api, clock, reflecting):
-    watches = [ending(event("ADDED", pod("a", 101)), after=50), ending(bookmark(150), after=50), streaming()]
+    watches = [ending(event("ADDED", pod("a", 101)), after=40), ending(bookmark(150), after=40), streaming()]
     api.serve(lists=[listing()], watches=watches)
     async with reflecting():
         await until(clock, lambda: api.count(watches=True) == 3)
@@ -121,15 +124,69 @@ async def test_a_watch_that_always_fails_is_asked_for_rarely(api, clock, reflect
 # --------------------------------------------------------------------------------------------------- what it admits
 
 
-async def test_a_half_open_watch_dies_of_its_silence_and_is_replaced(api, clock, reflecting):
-    api.serve(lists=[listing()], watches=[streaming(), streaming(event("ADDED", pod("a", 101)))])
-    states = []
+LIMIT = 180.0
+"""`maxViewAge`, and how old a view may be before nothing is decided."""
+
+QUIET = {
+    "a bookmark after the first list, and never anything again": lambda n: WatchAnswer(
+        lines=(bookmark(100 + n),) if n == 0 else (), lasts=NEVER
+    ),
+    "an event now and then, no bookmark, and no end when one is asked for": lambda n: WatchAnswer(
+        lines=(event("MODIFIED", pod("a", 101 + n)),) if n % 3 == 0 else (), waits=43, lasts=NEVER
+    ),
+    "an event shortly before each watch ends as it is asked to": lambda n: WatchAnswer(
+        lines=(event("MODIFIED", pod("a", 101 + n)),) if n % 2 else (), waits=30, lasts=NEVER, obeys=True
+    ),
+    "neither events nor bookmarks, and each watch ends as it is asked to": lambda n: WatchAnswer(
+        lasts=NEVER, obeys=True
+    ),
+    "neither, and a proxy breaks connections off after a minute": lambda n: WatchAnswer(lasts=60, error=CUT_OFF),
+    "neither, and a proxy breaks them off after half a minute": lambda n: WatchAnswer(lasts=30, error=CUT_OFF),
+    "one bookmark a watch, at an age of 80 s": lambda n: WatchAnswer(lines=(bookmark(100 + n),), waits=80, lasts=NEVER),
+}
+"""What the watches of an API that answers say which has next to nothing to report, by their number."""
+
+
+@pytest.mark.parametrize("kind", QUIET)
+async def test_a_view_of_a_healthy_api_is_never_too_old_though_it_has_nothing_to_report(api, clock, reflecting, kind):
+    """etcd reports its progress every 10 minutes by default, and without that there are no bookmarks in between."""
+    api.serve(lists=[listing(pod("a"))], watches=[QUIET[kind](n) for n in range(200)])
+    ages, states = [], set()
     async with reflecting() as reflector:
-        api.on_watch = lambda: states.append(type(reflector.state))
+        for _ in range(1800):
+            await clock.advance(1)
+            ages.append(reflector.age)
+            states.add(type(reflector.state))
+    assert max(ages) < LIMIT - 30, "a list has its time"
+    if "breaks" not in kind:
+        assert states == {Reflecting}
+    assert api.count(watches=False) <= 1800 / 30, "lists are rare"
+    assert api.count(watches=True) <= 150
+
+
+async def test_a_half_dead_connection_is_replaced_by_a_list_that_has_what_it_kept_back(api, clock, reflecting):
+    api.serve(lists=[listing(), listing(pod("a", 101), version=101)], watches=[streaming()])
+    async with reflecting() as reflector:
         await until(clock, lambda: names(reflector) == ["a"])
-    assert states == [Disconnected]
     assert 48 + 15 <= clock.monotonic() <= 60 + 15 + 1
-    assert api.count(watches=False) == 1
+
+
+@pytest.mark.parametrize("answer", [failing(CUT_OFF), ListAnswer(after=NEVER)], ids=["breaks off", "hangs"])
+async def test_that_watches_open_does_not_make_up_for_a_list_that_does_not_come(api, clock, reflecting, answer):
+    """An API of which only the opening of watches is left says nothing of what has changed."""
+    api.serve(lists=[listing(pod("a")), answer], watches=[ending(after=30)])
+    async with reflecting() as reflector:
+        await clock.advance(600)
+        assert reflector.age >= LIMIT
+
+
+async def test_a_list_counts_from_when_it_was_asked_for(api, clock, reflecting):
+    """What it has is as old as that: its pages are of one moment."""
+    slow = replace(listing(pod("a"), version=101), after=20)
+    api.serve(lists=[listing(pod("a")), slow], watches=[ending(after=48), streaming()])
+    async with reflecting() as reflector:
+        await until(clock, lambda: api.count(watches=True) == 2)
+        assert 20 <= reflector.age < 21
 
 
 async def test_a_server_that_sends_bookmarks_is_trusted_no_longer_than_they_take(api, clock, reflecting):
@@ -196,17 +253,25 @@ async def test_what_is_not_allowed_is_denied_until_it_is(api, clock, reflecting,
         await until(clock, lambda: reflector.state == Reflecting())
 
 
+async def test_a_short_outage_goes_on_from_the_last_version(api, clock, reflecting):
+    api.serve(lists=[listing(pod("a"))], watches=[breaking(), refusing(refused(0, "Unreachable")), streaming()])
+    async with reflecting():
+        await until(clock, lambda: api.count(watches=True) == 3)
+    assert set(api.watched_from) == {"100"}
+
+
 async def test_an_outage_keeps_the_copy_and_says_so(api, clock, reflecting):
-    down = [breaking()] + [refusing(refused(0, "Unreachable"))] * 30
-    api.serve(lists=[listing(pod("a"))], watches=[*down, streaming(event("ADDED", pod("b", 101)))])
+    unreachable = refused(0, "Unreachable")
+    lists = [listing(pod("a")), *[failing(unreachable)] * 12, listing(pod("a"), pod("b", 101), version=101)]
+    api.serve(lists=lists, watches=[breaking(), *[refusing(unreachable)] * 12, streaming()])
     async with reflecting() as reflector:
         await clock.advance(60)
         assert isinstance(reflector.state, Disconnected)
         assert names(reflector) == ["a"]
         assert reflector.age == 60
         await until(clock, lambda: names(reflector) == ["a", "b"])
-        assert reflector.state == Reflecting()
-    assert set(api.watched_from) == {"100"}
+        await until(clock, lambda: reflector.state == Reflecting())
+    assert api.watched_from[-1] == "101"
 
 
 # --------------------------------------------------------------------------------------------------------- how fast

@@ -76,7 +76,6 @@ AT_TIMES: Mapping[str, Callable[[float], float]] = {
     "busy": lambda _: BUSY,
     "quiet for twenty minutes": lambda at_s: BUSY if at_s < NOON.timestamp() - 1200 else 0.0,
     "quiet for five minutes": lambda at_s: BUSY if at_s < NOON.timestamp() - 300 else 0.0,
-    "below the ratio": lambda _: 0.005,
 }
 
 
@@ -87,8 +86,7 @@ async def test_a_copy_is_judged_as_a_local_workload_is(ratio: Callable[[float], 
     (found,), local = await judged(world), decision(world)
     assert local.verdict is not None
     assert found.verdict == verdict_name(local.verdict.verdict)
-    read_since = world.evaluator.sampler.since
-    assert found.idle_since == (max(local.idle_since, read_since) if local.idle_since else None)
+    assert (found.idle_since, found.idle_at_least) == (local.idle_since, local.idle_at_least)
     assert found.running_since == local.target.running_since
     assert (found.gpus, len(found.evidence)) == (2, 2)
     assert msgspec.json.decode(found.evidence[0])["verdict"] in ("Idle", "Busy")
@@ -136,16 +134,22 @@ async def test_nor_before_all_of_them_run() -> None:
     assert (found.verdict, found.running_since) == ("Unknown", None)
 
 
-async def test_it_is_idle_since_no_time_before_samples_were_read_without_a_break() -> None:
+async def test_it_is_idle_since_no_time_before_its_oldest_sample_and_that_is_kept() -> None:
     """The hub may have warned before a restart here, and work between the two is forgotten."""
     world = world_of(dispatched("copy"))
     await world.tick(NOON)
     (found,) = await judged(world)
     assert found.verdict == "Idle"
-    assert found.idle_since == world.evaluator.sampler.since > LONG_AGO + minutes(1)
-    await world.tick(NOON + minutes(30))
-    (later,) = await judged(world)
-    assert later.idle_since == found.idle_since
+    assert found.idle_since is not None
+    assert LONG_AGO + minutes(1) < found.idle_since < NOON - minutes(30)
+    assert found.idle_at_least
+    verdicts = CopyVerdicts(evaluator=world.evaluator, cluster=world.evaluator.cluster)
+    seen = set()
+    for n in range(1, 8):
+        await world.tick(NOON + n * minutes(25))
+        (later,) = (await verdicts.verdicts([entry()], world.now)).values()
+        seen.add((later.idle_since, later.idle_at_least))
+    assert len(seen) == 1
 
 
 async def test_within_its_warm_up_it_is_not_idle_since_any_time() -> None:

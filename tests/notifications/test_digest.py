@@ -53,7 +53,7 @@ class Team:
     def __init__(self, one: Replica, receiver: Receiver, prometheus: Prometheus) -> None:
         self.replica = one
         self.outcomes: list[str] = []
-        self.workloads = NotifiedWorkloads(one.copies, OwnerRules(), None)
+        self.workloads = NotifiedWorkloads(one.copies, OwnerRules(), None, {})
         self.digest = WeeklyDigest(
             CONFIG,
             one.transport,

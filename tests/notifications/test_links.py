@@ -271,6 +271,14 @@ async def test_records_of_expired_links_are_removed(site: Site) -> None:
     assert len((await site.annotations())[ANSWERED].split()) == 1
 
 
+@pytest.mark.parametrize("digits", [12, 13, 5_000])
+async def test_whatever_is_written_as_used_links_a_link_is_answered(site: Site, digits: int) -> None:
+    """Python converts no more than 4,300 digits."""
+    await site.cluster.annotate(SCALED_OBJECT, NAME, ANSWERED, f"other={'9' * digits} =1 x=٣ y")
+    assert await site.posts(site.link()) == 200
+    assert len((await site.annotations())[ANSWERED].split()) == 1 + (digits == 12)
+
+
 async def test_a_link_to_a_workload_that_was_made_anew_is_refused(site: Site) -> None:
     url = site.link()
     await site.cluster.delete(SCALED_OBJECT, NAME)

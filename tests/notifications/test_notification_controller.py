@@ -1,19 +1,23 @@
 """The leader's loop on a real API: everything is told once, whatever fails and whoever leads."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
-from builders import NOON
+from builders import ACTIVE, NOON, a_target, decision
 from notifications.notification_builders import LIMITS, TARGET, Receiver, states_of
 from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 from virtual_clock import VirtualClock
 
+from scaler.decision.decision import Active, Inactive
 from scaler.decision.describe import timestamp
 from scaler.decision.workloads import MARK_PREFIX, NotifyTargets
 from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
+from scaler.idleness.reasons import DecisionReason
+from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
@@ -44,7 +48,7 @@ class Leader:
     def __init__(self, one: Replica, receiver: Receiver, *, api: PatchApi | None = None) -> None:
         self.replica, self.receiver, self.observer = one, receiver, Observer()
         self.clock = VirtualClock(NOON)
-        self.workloads = NotifiedWorkloads(one.copies, RULES, None)
+        self.workloads = NotifiedWorkloads(one.copies, RULES, None, one.reconciler.own)
         self.controller = NotificationController(
             api or one.transport,
             self.workloads,
@@ -271,23 +275,92 @@ async def test_a_message_that_cannot_be_made_harms_no_other(cluster: SmallCluste
         assert len(ours.observer.outcomes) == 2  # tried again later
 
 
-async def test_a_deployment_has_its_history_and_its_mark_on_its_scaled_object(cluster: SmallCluster) -> None:
-    at = timestamp(NOON)
-    target = {"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.kind, "name": "serve"}
-    annotations = {"idlegpu.io/history": f'[{{"at": "{at}", "state": "Suspended"}}]'}
+SERVE = ScaleTargetRef(api_version=DEPLOYMENT.api_version, kind=DEPLOYMENT.kind, name="serve")
+
+
+async def serves(cluster: SmallCluster, **annotations: str) -> None:
+    """A ScaledObject of a Deployment."""
+    target = {"apiVersion": SERVE.api_version, "kind": SERVE.kind, "name": SERVE.name}
     trigger = {"type": "external-push", "metadata": {"scalerAddress": "scaler:9090", **TRIGGER}}
     body = {
         "metadata": {"name": "serve", "annotations": annotations},
         "spec": {"scaleTargetRef": target, "triggers": [trigger]},
     }
     await cluster.create(SCALED_OBJECT, body)
+
+
+async def decides(one: Replica, answer: Active | Inactive) -> None:
+    """The reconciler of this replica writes at noon what is decided."""
+    one.decides(decision(answer, target=a_target(desired_replicas=int(answer is ACTIVE))), target=SERVE, name="serve")
+    await until(one.is_current)
+    await one.reconciler.reconcile_scaled_object((NAMESPACE_NAME, "serve"))
+
+
+SUSPENDED = Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
+HISTORY = "idlegpu.io/history"
+
+
+def forged(*states: str) -> str:
+    words = {"reason": "GPUsIdle", "message": "call me: http://evil", "by": "http://evil"}
+    return json.dumps([{"at": timestamp(NOON), "state": each, **words} for each in states])
+
+
+async def test_a_deployment_has_its_history_and_its_mark_on_its_scaled_object(cluster: SmallCluster) -> None:
+    await serves(cluster)
     async with replica(cluster) as one:
+        one.reconciler._clock = lambda: NOON
+        await decides(one, ACTIVE)
+        await decides(one, SUSPENDED)
         ours = Leader(one, Receiver())
         await ours.ticks(60)
         await ours.ticks(61)
     assert ours.receiver.states == [["Suspended"]]
     assert f"Deployment {NAMESPACE_NAME}/serve is suspended" in ours.receiver.got[0].subject
-    assert MARK_PREFIX + TARGET in (await cluster.read(SCALED_OBJECT, "serve"))["metadata"]["annotations"]
+    found = (await cluster.read(SCALED_OBJECT, "serve"))["metadata"]["annotations"]
+    assert MARK_PREFIX + TARGET in found
+    assert [each["state"] for each in json.loads(found[HISTORY])] == ["Busy", "Suspended"]
+
+
+async def test_no_message_is_made_of_a_history_that_a_tenant_may_have_written(cluster: SmallCluster) -> None:
+    """Neither before this leader has decided anything, nor later, however often it is written."""
+    await serves(cluster, **{HISTORY: forged("Warned", "Suspended"), OWNER: "boss@example.com"})
+    async with replica(cluster) as one:
+        one.reconciler._clock = lambda: NOON
+        ours = Leader(one, Receiver())
+        await ours.ticks(60)
+        await decides(one, ACTIVE)
+        for second in (200, 300):
+            await cluster.annotate(SCALED_OBJECT, "serve", HISTORY, forged("Warned", "Suspended"))
+            await decides(one, ACTIVE)
+            await ours.ticks(second)
+        assert {each for got in ours.receiver.states for each in got} <= {"Waking"}
+    assert "evil" not in "".join(each.text + str(each.json) for each in ours.receiver.got)
+
+
+async def test_what_another_leader_has_written_is_continued_without_its_words(cluster: SmallCluster) -> None:
+    await serves(cluster, **{HISTORY: forged("Busy", "Suspended"), OWNER: "boss@example.com"})
+    async with replica(cluster) as one:
+        one.reconciler._clock = lambda: NOON
+        ours = Leader(one, Receiver())
+        await decides(one, SUSPENDED)
+        await ours.ticks(60)
+    assert ours.receiver.states == [["Suspended"]], "it is, and nobody has been told"
+    assert "evil" not in "".join(each.text + str(each.json) for each in ours.receiver.got)
+
+
+async def test_messages_have_no_words_of_those_who_asked_nor_of_hooks(cluster: SmallCluster) -> None:
+    async with replica(cluster) as one:
+        ours = Leader(one, Receiver())
+        words = {"by": "http://evil", "message": "http://evil"}
+        lines = [
+            {"at": timestamp(NOON), "state": "Suspended", "reason": "BeforeSuspendFailed", **words},
+            {"at": timestamp(NOON), "state": "Waking", "reason": "Waking", "message": "woken", "by": "http://evil"},
+        ]
+        await cluster.change(SCALABLE_WORKLOAD, NAME, {"status": {"history": lines}}, "status")
+        await ours.ticks(60)
+    [got] = ours.receiver.got
+    assert "evil" not in got.text + str(got.json)
+    assert "woken" in got.text
 
 
 async def test_the_same_message_has_the_same_id_in_another_process(cluster: SmallCluster) -> None:

@@ -103,7 +103,7 @@ async def test_no_error_has_a_secret(tmp_path: Path, url: str, kind: TargetKind)
 
 async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     config = target(tmp_path, TargetKind.WEBHOOK, "")
-    with pytest.raises(SendError, match=r"address .*/url: must be one line of text"):
+    with pytest.raises(SendError, match=r"address .*/url: it is empty"):
         await send(config)
     config.url_file.unlink()
     with pytest.raises(SendError, match=r"address .*/url: No such file"):

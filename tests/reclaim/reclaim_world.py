@@ -257,6 +257,7 @@ class PressureWorld:
         gpus: int = 2,
         queue: str = "cq",
         host_port: int = 0,
+        started: datetime = LONG_AGO,
         metadata: Mapping[str, str] | None = None,
         more_triggers: Sequence[Mapping[str, str]] = (),
         **annotations: str,
@@ -269,7 +270,7 @@ class PressureWorld:
         self.create(SCALABLE_WORKLOAD, name, {"spec": spec, "status": {"workloadUID": "known"}})
         self.waits(name, gpus=gpus, queue=queue, created=LONG_AGO, host_port=host_port)
         self._admit(name, LONG_AGO)
-        self._starts_pods(name, LONG_AGO)
+        self._starts_pods(name, started)
 
     def has_quota(self, gpus: int | str, queue: str = "cq") -> None:
         """Its administrator gives the ClusterQueue so much, or writes what cannot be read."""

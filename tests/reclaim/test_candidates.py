@@ -66,6 +66,13 @@ async def test_an_idle_workload_that_is_left_to_plans_is_a_candidate() -> None:
     assert (found.member.namespace, found.member.name, found.member.cluster_queue) == ("demo", "a", "cq")
 
 
+@pytest.mark.parametrize("annotation", ["paused", "paused-scale-in", "paused-scale-out", "force-activation"])
+async def test_it_is_one_where_an_annotation_of_kedas_says_false(annotation: str) -> None:
+    world = PressureWorld()
+    world.runs("a", **{f"autoscaling.keda.sh/{annotation}": "false"})
+    assert len(await candidates(world)) == 1
+
+
 def nothing(_: PressureWorld) -> None:
     """Happens."""
 
@@ -80,6 +87,7 @@ def nothing(_: PressureWorld) -> None:
         pytest.param({"autoscaling.keda.sh/paused": "true"}, nothing, False, id="KEDA is paused"),
         pytest.param({"autoscaling.keda.sh/paused-replicas": "1"}, nothing, False, id="KEDA has fixed replicas"),
         pytest.param({"autoscaling.keda.sh/paused-scale-in": "true"}, nothing, False, id="KEDA does not scale in"),
+        pytest.param({"autoscaling.keda.sh/force-activation": "true"}, nothing, False, id="KEDA takes it for active"),
         pytest.param({KEEP_UNTIL: "2026-12-24T18:00:00Z"}, nothing, False, id="it is kept"),
         pytest.param({KEEP_UNTIL: "Christmas"}, nothing, False, id="it is kept until an unreadable time"),
         pytest.param({}, lambda world: world.works("a"), False, id="it works"),
@@ -148,6 +156,15 @@ async def test_recent_work_and_earlier_suspensions_cost(dearer: str) -> None:
         writes(world, "a", reallocation=ledger)
     found = {each.name: each.cost.total for each in await candidates(world)}
     assert found["demo/b"] < found["demo/a"]
+
+
+async def test_work_that_nobody_may_have_seen_costs_as_if_it_was_done() -> None:
+    """One runs for longer than samples are kept: it may have worked until they begin. The other did nothing."""
+    world = PressureWorld(quota=20)
+    world.runs("old", started=LONG_AGO - timedelta(days=300))
+    world.runs("young")
+    found = {each.name: dict(each.cost.parts) for each in await candidates(world)}
+    assert found["demo/old"]["gpuHoursLost"] >= 2 * 300 * 24 * 1000 > found["demo/young"]["gpuHoursLost"]
 
 
 async def test_gangs_are_planned_for_by_priority_and_then_by_age() -> None:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec import structs
 
 from scaler.decision.candidate import HistoryLine
-from scaler.decision.decision import Active, Decision, Inactive, decide
+from scaler.decision.decision import Active, Decision, Inactive, Quiet, decide
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, TargetState, state_of
@@ -73,6 +73,8 @@ class Life:
     """Minutes of the lines that targets accepted messages of, and when they did."""
     taken: int | None = None
     """When KEDA got 0 and scaled it to 0 the last time."""
+    quiet: Quiet | None = None
+    """What the last decision leaves to know of its quiet."""
 
     @property
     def replicas(self) -> int:
@@ -108,7 +110,12 @@ class Life:
         found = BUSY if seen and now - seen[-1] < LENGTH else IDLE
         found = found if now >= self.unseen_until else UNKNOWN
         windows = {"gpu_util": a_window(last=at(now))}
-        evidence = gpu_evidence(found, last_active_at=at(seen[-1]) if seen else None, windows=windows)
+        evidence = gpu_evidence(
+            found,
+            last_active_at=at(seen[-1]) if seen else None,
+            unseen_until=at(max(now - HELD, read_since, self.unseen_until)) if found == IDLE else None,
+            windows=windows,
+        )
         return distrust(a_verdict(found, evidence), None if is_source_up else SOURCE_DOWN)
 
     def write(self, status: dict[str, Any]) -> None:
@@ -189,7 +196,9 @@ class LivesUnderBudgets(RuleBasedStateMachine):
     def decide(self, life: Life) -> Decision:
         found = life.verdict(self.now, self.read_since, is_source_up=self.is_there("source"))
         policy = replace(self.policy, keep_until=life.keep_until)
-        return decide(life.state(self.now), found, policy=policy, now=at(self.now), read_since=at(self.read_since))
+        made = decide(life.state(self.now), found, policy=policy, now=at(self.now), quiet=life.quiet)
+        life.quiet = made.quiet_until(at(self.now))
+        return made
 
     def decision(self, name: str) -> Decision:
         assert self.cache.evaluation is not None
@@ -313,6 +322,8 @@ class LivesUnderBudgets(RuleBasedStateMachine):
         self.do_work(working)
         self.now += max(away - 1, 0)
         self.read_since = self.now - HELD
+        for life in self.lives.values():
+            life.quiet = None
         self.start()
 
     @rule(after=quiet, name=names, lasts=st.integers(1, 5))

@@ -480,6 +480,7 @@ async def test_a_plan_is_shown_with_what_it_frees_its_cost_and_its_alternatives(
     parts = {"gpus": 4, "gpuHoursLost": 6, "priority": 0, "reclaimedBefore": 0, "timeToResume": 0.333}
     victim = {"name": "team/four", "workload": "team/four", "clusterQueue": "a", "gpus": 4, "cost": 6.889}
     idle = {"idleDivisor": 1.5, "idleSince": "2026-12-01T11:30:00Z", "idleFor": "30m", "isAssumed": False}
+    idle |= {"idleAtLeast": False}
     assert shown["plan"]["victims"] == [{**victim, "costParts": parts, **idle, "savedAt": None}]
     message = "without it 4 nvidia.com/gpu would be missing"
     assert shown["plan"]["necessities"] == [{"victim": "team/four", "reason": "NotEnoughIdle", "message": message}]
@@ -592,7 +593,7 @@ async def test_as_if_all_were_idle() -> None:
     assert shown["whatIfIdle"] == []
     [victim] = shown["plan"]["victims"]
     assert (victim["name"], victim["isAssumed"]) == ("team/x", True)
-    assert (victim["idleSince"], victim["idleFor"]) == (None, None)
+    assert (victim["idleSince"], victim["idleAtLeast"], victim["idleFor"]) == (None, False, None)
     assert "LeftOut" not in [each["reason"] for each in shown["cautions"]]
 
 

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,10 @@ BROKEN = {
     "a label without quotes": "m{a=b} 1",
     "more than a timestamp": "m 1 2 3",
     "a timestamp with a fraction": "m 1 2.5",
+    "a label whose name is none": 'm{odd.label="x",gpu="0"} 1',
+    "a label whose name is quoted": 'm{"odd.label"="x",gpu="0"} 1',
+    "digits that only Python reads": "m 0_0",
+    "digits of another script": "m \u0660",
 }
 
 
@@ -76,6 +82,45 @@ def test_a_wanted_line_that_cannot_be_read_makes_the_page_unusable(line: str) ->
     with pytest.raises(ValueError, match="line 2 "):
         parse(f"m 1\n{line}\n", "m")
     assert parse(f"m 1\n{line}\n", "n") == []
+
+
+NO_LINE_END = st.characters(exclude_categories=["Cs"], exclude_characters="\n")
+
+
+@given(st.text(st.sampled_from("abc019_:.é-\"'}"), min_size=1, max_size=4), st.text(NO_LINE_END, max_size=30))
+def test_a_line_of_another_metric_costs_nothing_however_odd_it_is(suffix: str, rest: str) -> None:
+    """Its name begins like that of a wanted one; labels and values that nobody reads may be anything."""
+    others = [f"m{suffix}{{odd.label={rest}", f"m{suffix} {rest}", f'm{suffix}{{"{rest}"}} 1', rest and f"# {rest}"]
+    page = "".join(f"{line}\n" for line in ("m 1", *others, "m 2"))
+    assert [each.value for each in parse(page, "m")] == [1.0, 2.0]
+
+
+_FRAGMENTS = st.sampled_from(
+    ["m", "{", "}", " ", "\t", ",", "gpu", "=", '"', "\\", "0", "1", ".", "e", "_", "nan", "é", "-"]
+)
+_READABLE = re.compile(
+    r'm[ \t]*(\{[ \t]*(\w+[ \t]*=[ \t]*"(\\.|[^"\\])*"[ \t]*(,[ \t]*|(?=\})))*\})?'
+    r"[ \t]*[+-]?(nan|inf|[0-9]+\.?[0-9]*(e[+-]?[0-9]+)?|\.[0-9]+(e[+-]?[0-9]+)?)([ \t]+-?[0-9]+)?"
+)
+
+
+@given(st.lists(_FRAGMENTS, max_size=14))
+def test_no_sample_comes_of_a_line_that_is_not_readable(fragments: list[str]) -> None:
+    """Above all none that is quiet. The grammar is that of the text format, written a second time."""
+    line = "".join(["m", *fragments])
+    if re.split(r"[ \t{]", line.strip())[0] != "m":
+        assert parse(f"{line}\n", "m") == []
+    elif _READABLE.fullmatch(line.strip()):
+        assert len(parse(f"{line}\n", "m")) == 1
+    else:
+        with pytest.raises(ValueError, match="line 1 "):
+            parse(f"{line}\n", "m")
+
+
+@pytest.mark.parametrize(("digits", "at_s"), [("9" * 400, float("inf")), ("-" + "9" * 5000, float("-inf"))])
+def test_a_timestamp_of_any_length_is_one(digits: str, at_s: float) -> None:
+    """Whether it can be right is decided by who knows what time it is."""
+    assert [each.at_s for each in parse(f"m 1 {digits}\n", "m")] == [at_s]
 
 
 def test_text_that_is_not_utf_8_makes_the_page_unusable() -> None:

@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,13 @@ import pytest
 import responses
 import trustme
 from http_stub import HttpStub, Received, Reply, Wire
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from requests import PreparedRequest
+from scripted_metrics import Metrics, Series
+from scripted_prometheus import ExactNamesOnly, ScriptedPrometheus
 
-from scaler.idleness.gpu import Signal, Unit
+from scaler.idleness.gpu import ENERGY, Signal, Unit
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.source import ReadError, ReadOutcome, ReadRecord
@@ -111,6 +116,88 @@ async def test_thanos_is_asked_for_deduplicated_complete_raw_data_below_its_path
         assert await read(opened) == SAMPLES
 
 
+TWO_NAMES = replace(UTIL, metrics=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_GPU_UTIL_RATIO"))
+OF_NAMES = "=~ is an unsupported matchtype for the __name__ label: invalid argument"
+
+
+def refused(why: str) -> Reply:
+    return Reply(json.dumps({"status": "error", "errorType": "bad_data", "error": why}).encode(), status=400)
+
+
+def of(metric: str, gpu: str, value: str) -> Reply:
+    """One sample of one series."""
+    labels = {"__name__": metric, "gpu": gpu}
+    return Reply(answer([{"metric": labels, "values": [[END.timestamp(), value]]}]))
+
+
+TWO_REPLIES = {
+    "several": refused(OF_NAMES),
+    "util": of(TWO_NAMES.metrics[0], "0", "97"),
+    "ratio": of(TWO_NAMES.metrics[1], "1", "5"),
+}
+
+
+def by_name(**replies: Reply) -> Callable[[Received], Reply]:
+    """A server that knows exact names only, but for these replies."""
+
+    def reply(request: Received) -> Reply:
+        query = form(request)["query"]
+        kind = "several" if "=~" in query else "ratio" if "UTIL_RATIO" in query else "util"
+        return {**TWO_REPLIES, **replies}[kind]
+
+    return reply
+
+
+async def test_several_names_are_asked_for_one_by_one_where_they_are_refused_together() -> None:
+    with HttpStub(by_name()) as stub:
+        async with source(stub.url) as opened:
+            for _ in range(2):
+                reading = await opened.read(TWO_NAMES, start=START, end=END)
+                found = {each.labels()["gpu"]: list(each.samples()) for each in reading.series}
+                assert found == {"0": [(END.timestamp(), 97.0)], "1": [(END.timestamp(), 5.0)]}
+            queries = opened.query_of_pods(TWO_NAMES, namespace="a", pods=["p"], span=END - START)
+        asked = [form(request)["query"] for request in stub.received]
+    assert asked[0] == '{__name__=~"DCGM_FI_DEV_GPU_UTIL|DCGM_FI_DEV_GPU_UTIL_RATIO"}[1800s]'
+    assert sorted(asked[1:]) == sorted(2 * [f"{each}[1800s]" for each in TWO_NAMES.metrics]), "it is remembered"
+    assert len(queries) == 4
+    assert not any("__name__" in each for each in queries)
+
+
+@pytest.mark.parametrize(
+    ("replies", "outcome", "count"),
+    [
+        pytest.param({"ratio": BROKEN}, ReadOutcome.UNAVAILABLE, 6, id="one name is not answered"),
+        pytest.param({"util": refused("too many samples")}, ReadOutcome.REFUSED, 6, id="one name is refused"),
+        pytest.param({"several": refused("too many samples")}, ReadOutcome.REFUSED, 2, id="refused for another reason"),
+        pytest.param({"several": BROKEN}, ReadOutcome.UNAVAILABLE, 2, id="not refused"),
+    ],
+)
+async def test_a_read_of_several_names_is_whole_or_none(
+    replies: dict[str, Reply], outcome: ReadOutcome, count: int
+) -> None:
+    """Nor is anything remembered before all names were answered one by one."""
+    with HttpStub(by_name(**replies)) as stub:
+        async with source(stub.url, attempts=1) as opened:
+            for _ in range(2):
+                with pytest.raises(ReadError) as failure:
+                    await opened.read(TWO_NAMES, start=START, end=END)
+                assert failure.value.outcome is outcome
+        assert len(stub.received) == count
+
+
+@settings(max_examples=15)
+@given(st.dictionaries(st.sampled_from(ENERGY.metrics), st.floats(0, 1e9)), st.integers(1, 600))
+async def test_names_one_by_one_give_what_they_give_together(values: dict[str, float], span_s: int) -> None:
+    series = [Series(metric=name, labels={"gpu": "0"}, value=lambda _, v=v: v) for name, v in values.items()]
+    found = []
+    for server in (ScriptedPrometheus, ExactNamesOnly):
+        with server(Metrics(series=series), clock=lambda: END) as prometheus:
+            async with source(prometheus.url) as opened:
+                reading = await opened.read(ENERGY, start=END - timedelta(seconds=span_s), end=END)
+                found.append({each.labels()["__name__"]: list(each.samples()) for each in reading.series})
+    assert found[0] == found[1]
+
+
 async def test_a_demand_query_gives_its_vector() -> None:
     vector = answer([{"metric": {"namespace": "a"}, "value": [1, "2"]}], "vector")
     with HttpStub(always(Reply(vector))) as stub:
@@ -182,6 +269,18 @@ def interrupted_chunks(wire: Wire) -> None:
 FAULTS: dict[str, tuple[Reply, ReadOutcome, str, int]] = {
     "an error of the server": (BROKEN, ReadOutcome.UNAVAILABLE, "500 internal: head block is broken", 3),
     "warnings": (Reply(answer([], warnings=["store down"])), ReadOutcome.PARTIAL, "store down", 3),
+    "VictoriaMetrics without one of its stores": (
+        Reply(answer([], isPartial=True)),
+        ReadOutcome.PARTIAL,
+        "as partial (isPartial)",
+        3,
+    ),
+    "M3 at one of its limits": (
+        Reply(ONE_SERIES, headers={"M3-Results-Limited": "max_fetch_series_limit_applied"}),
+        ReadOutcome.PARTIAL,
+        "as partial (header M3-Results-Limited)",
+        3,
+    ),
     "a body that breaks off": (Reply(interrupted), ReadOutcome.UNREACHABLE, "connection failed", 3),
     "chunks that break off": (Reply(interrupted_chunks), ReadOutcome.UNREACHABLE, "connection failed", 3),
     "a connection closed at once": (Reply(lambda _: None), ReadOutcome.UNREACHABLE, "connection failed", 3),
@@ -210,6 +309,23 @@ FAULTS: dict[str, tuple[Reply, ReadOutcome, str, int]] = {
         1,
     ),
 }
+
+
+QUERIES: dict[str, Callable[[PrometheusSource], Any]] = {
+    "samples": lambda opened: opened.read(UTIL, start=START, end=END),
+    "demand": lambda opened: opened.demand("queue > 0", at=END),
+    "the page's and the report's ranges": lambda opened: opened.ranges("queue[5m:1m]", at=END),
+}
+
+
+@pytest.mark.parametrize("ask", QUERIES.values(), ids=QUERIES.keys())
+@pytest.mark.parametrize("result_type", ["matrix", "vector"])
+async def test_no_query_takes_a_partial_answer(ask: Callable[[PrometheusSource], Any], result_type: str) -> None:
+    with HttpStub(always(Reply(answer([], result_type, isPartial=True)))) as stub:
+        async with source(stub.url, attempts=1) as opened:
+            with pytest.raises(ReadError) as failed:
+                await ask(opened)
+    assert failed.value.outcome is ReadOutcome.PARTIAL
 
 
 @pytest.mark.parametrize(("reply", "outcome", "words", "sent"), FAULTS.values(), ids=FAULTS.keys())

@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from typing import Any
 
 import pytest
@@ -93,6 +94,42 @@ def test_samples_are_read_together_as_they_are_one_by_one(values: list[Any]) -> 
         assert [(each.labels(), repr(each.samples())) for each in found] == expected
 
 
+DIGITS = st.text(st.sampled_from("0019.eE+-_ \u0660\u06f0naNInfx"), max_size=5)
+_WRITTEN_BY_GO = re.compile(
+    r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|nan|[+-]?inf(inity)?|[+-]nan", re.IGNORECASE
+)
+
+
+@given(DIGITS | texts, st.booleans())
+def test_no_sample_and_no_demand_comes_of_what_is_no_number(text: str, is_compact: bool) -> None:
+    """Above all no 0: digits of other scripts, underscores and blanks are what only Python reads."""
+    series = [{"metric": {"__name__": "m"}, "values": [[1, text]]}]
+    answer = read_answer(compact(series) if is_compact else body(series))
+    element = read_answer(body([{"metric": {}, "value": [1, text]}], "vector"))
+    if _WRITTEN_BY_GO.fullmatch(text):
+        assert repr([each.samples() for each in matrix(answer, after_s=0)]) == repr([[(1.0, float(text))]])
+        assert repr([each.value for each in vector(element)]) == repr([float(text)])
+    else:
+        with pytest.raises(ReadError):
+            _ = [*matrix(answer, after_s=0)]
+        with pytest.raises(ReadError):
+            vector(element)
+
+
+@given(matrices, st.sampled_from([1, 40, 2**20]))
+def test_only_series_of_the_name_that_was_asked_for_have_labels(result: list[Any], part_bytes: int) -> None:
+    """So that no sample of another metric is ever anybody's; a name may be missing, or be another label's value."""
+    for n, series in enumerate(result):
+        series["metric"] |= {} if n % 3 == 0 else {"__name__": ("m", "m_other")[n % 2], "name": "m"}
+    found = matrix(read_answer(compact(result), part_bytes=part_bytes), after_s=0, names=("m",))
+    for series, given_ in zip(found, result, strict=True):
+        if given_["metric"].get("__name__") == "m":
+            assert series.labels() == given_["metric"]
+        else:
+            with pytest.raises(ReadError, match="answers another question than for m"):
+                series.labels()
+
+
 SERIES = [{"metric": {"gpu": str(number)}, "values": [[1, "0"]]} for number in range(9)]
 
 
@@ -134,6 +171,8 @@ def test_a_vector_is_demand() -> None:
 
 WRONG: dict[str, tuple[bytes, ReadOutcome, str]] = {
     "warnings": (body([], warnings=["store 10.0.0.3:10901 unavailable"]), ReadOutcome.PARTIAL, "store 10.0.0.3:10901"),
+    "VictoriaMetrics' mark": (body([], isPartial=True), ReadOutcome.PARTIAL, "as partial (isPartial)"),
+    "FiloDB's mark": (body([], partial=True, message="a shard starts"), ReadOutcome.PARTIAL, "as partial (partial)"),
     "HTML": (b"<html><title>Sign in</title></html>", ReadOutcome.PROTOCOL, "Sign in"),
     "nothing": (b"", ReadOutcome.PROTOCOL, "check the URL"),
     "a body that breaks off": (
@@ -169,6 +208,34 @@ def test_what_is_no_complete_answer_is_an_error(text: bytes, outcome: ReadOutcom
         _ = [*matrix(read_answer(text), after_s=0)]
     assert failed.value.outcome is outcome
     assert words in str(failed.value).replace('": "', '":"')
+
+
+MARKS: dict[str, tuple[Any, Any]] = {
+    "warnings": (["a store is down"], []),
+    "isPartial": (True, False),
+    "partial": (True, False),
+}
+"""By which servers say that something is missing: how they say it, and how they say that nothing is."""
+
+
+@given(
+    st.dictionaries(st.sampled_from([*MARKS]), st.booleans()),
+    matrices,
+    st.booleans(),
+    st.sampled_from([1, 40, 2**20]),
+)
+def test_an_answer_is_partial_whatever_marks_it_and_wherever_the_mark_is(
+    marked: dict[str, bool], result: list[Any], is_last: bool, part_bytes: int
+) -> None:
+    marks = {mark: MARKS[mark][0 if is_set else 1] for mark, is_set in marked.items()}
+    answer = {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    text = json.dumps({**answer, **marks} if is_last else {**marks, **answer}, separators=(",", ":")).encode()
+    if any(marked.values()):
+        with pytest.raises(ReadError) as failed:
+            read_answer(text, part_bytes=part_bytes)
+        assert (failed.value.outcome, failed.value.transient) == (ReadOutcome.PARTIAL, True)
+    else:
+        read_answer(text, part_bytes=part_bytes)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ async def test_a_nominated_gang_runs_on_that_worker_and_the_hub_shows_it(cluster
         found = clusters.hub.find(JOB, "ml", "gang")
         return found is not None and found.get("status", {}).get("ready") == 2
 
-    await clusters.hub.wait_for(is_running, "its pods", within=15)
+    await clusters.hub.wait_for(is_running, "its pods")
     found = workload(clusters.hub)
     assert found is not None
     assert (found["status"]["clusterName"], found["status"]["nominatedClusterNames"]) == ("b", [])
@@ -109,14 +109,14 @@ async def test_a_worker_that_stops_is_lost_and_comes_back(clusters: SandboxClust
         return found is not None and reason_of(found, "Active") == reason
 
     await b.api.stop()
-    await hub.wait_for(lambda: active("ClientConnectionFailed"), "the loss of b", within=15)
+    await hub.wait_for(lambda: active("ClientConnectionFailed"), "the loss of b")
     check = hub.find(ADMISSION_CHECK, "", CHECK)
     assert check is not None
     await hub.wait_for(
         lambda: message_of(hub.find(ADMISSION_CHECK, "", CHECK) or {}, "Active") == "Inactive clusters: [b]", "that"
     )
     await b.api.start()
-    await hub.wait_for(lambda: active("Active"), "b again", within=15)
+    await hub.wait_for(lambda: active("Active"), "b again")
 
 
 async def test_a_secret_without_a_kubeconfig_is_a_bad_one(clusters: SandboxClusters) -> None:
@@ -126,7 +126,7 @@ async def test_a_secret_without_a_kubeconfig_is_a_bad_one(clusters: SandboxClust
         found = clusters.hub.find(MULTIKUEUE_CLUSTER, "", "a")
         return found is not None and reason_of(found, "Active") == "BadKubeConfig"
 
-    await clusters.hub.wait_for(is_bad, "the loss of its Secret", within=15)
+    await clusters.hub.wait_for(is_bad, "the loss of its Secret")
 
 
 async def test_the_kubeconfig_on_the_hub_may_write_offers_and_no_more_than_multikueue_needs(

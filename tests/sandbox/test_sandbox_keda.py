@@ -170,6 +170,23 @@ async def test_an_error_is_asked_about_twice_and_freezes_the_replicas(world: San
     await world.wait_for(lambda: replicas(world) == 0, "scaling to 0 after recovery")
 
 
+async def test_a_scaler_that_is_gone_freezes_deployments_up_and_down(world: Sandbox) -> None:
+    """What docs/troubleshooting.md has for stopping everything, and what it says of the way back."""
+    async with scripted_scaler() as busy, scripted_scaler() as idle:
+        busy.active, addresses = True, {"up": busy.address, "down": idle.address}
+        for name, address in addresses.items():
+            await world.apply([app(name), scaled(address, name, cooldownPeriod=0)])
+        await world.wait_for(lambda: (replicas(world, "up"), replicas(world, "down")) == (1, 0))
+        await world.wait_for(lambda: reason_of(shown(world, "up"), "Active") == "ScalerActive")
+    is_failing = [lambda name=name: reason_of(shown(world, name), "Ready") == "TriggerError" for name in addresses]
+    for each in is_failing:
+        await world.wait_for(each, "the error to show")
+    assert await stays(lambda: (replicas(world, "up"), replicas(world, "down")) == (1, 0), 5 * POLLING)
+    await world.patch(DEPLOYMENT, "default", "down", {"spec": {"replicas": 1}})
+    await world.wait_for(lambda: replicas(world, "down") == 1, "what was scaled by hand")
+    assert await stays(lambda: replicas(world, "down") == 1, 5 * POLLING)
+
+
 async def test_a_scaler_that_never_answers_stops_the_loop_until_the_spec_changes(
     world: Sandbox, scaler: ScriptedScaler
 ) -> None:
@@ -198,7 +215,7 @@ async def test_a_pushed_true_scales_up_at_once_and_a_pushed_false_does_nothing(
         await world.wait_for(lambda: are_settled_at(world, 0), "its controller to be done at 0")
         await world.wait_for(lambda: bool(scaler.pushes), "the stream")
         scaler.push(True)
-        await world.wait_for(lambda: replicas(world) == 1, "scaling to 1", within=30)
+        await world.wait_for(lambda: replicas(world) == 1, "scaling to 1")
         up = await event(world, "KEDAScaleTargetActivated")
         assert up["message"].endswith("from 0 to 1, triggered by ")
         scaler.push(False)

@@ -44,9 +44,9 @@ class RecordingSource:
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         reading = await self._source.read(signal, start=start, end=end)
         series = list(reading.series)
-        for each in series:
+        for each in series if signal in self._sampler.history.signals else ():
             found = self._sampler.identify(each.labels())
-            for at_s, value in each.samples() if found is not None else ():
+            for at_s, value in each.samples() if found is not None and found.pod else ():
                 line = (repr(at_s), found.namespace, found.pod, found.gpu.device, signal.name, value)
                 owner = f"RayCluster/{GANG}" if found.pod.startswith(GANG) else ""
                 self.lines.setdefault((*line, owner))

@@ -8,13 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from app.cli.command import command
 from prometheus_server import PrometheusServer, require_prometheus
+from scripted_metrics import ScriptedSeries
 from simulation.test_trace import COLUMNS, text_of, written
 
-from scaler.errors import SourceError
-from scaler.idleness.gpu import Signal, Unit
+from scaler.errors import ConfigurationError, SourceError
+from scaler.idleness.gpu import Signal, Unit, identify
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
-from scaler.samples.source import ReadError, ReadOutcome, VectorSample
+from scaler.samples.source import ReadError, ReadOutcome, SignalReading, VectorSample
 from scaler.simulation.recordings.past_pods import PastPods, facts_of
 from scaler.simulation.recordings.past_samples import (
     READS_AT_ONCE,
@@ -191,6 +192,45 @@ async def test_a_part_of_which_the_source_had_nothing_is_asked_for_again(prometh
     assert [each.is_there for each in await past.parts(before, end)] == [False, True, True]
 
 
+async def test_samples_that_are_yet_to_come_are_no_measurements(tmp_path):
+    """They would be the recording's end: milliseconds read as seconds are 50,000 years ahead."""
+    labels = {"__name__": UTIL.metrics[0], "namespace": "team", "pod": "a", "UUID": "GPU-a"}
+
+    class Ahead:
+        async def read(self, signal, *, start, end):
+            inside, at_s = end.timestamp() - 60, end.timestamp()
+            return SignalReading([ScriptedSeries(labels, [(inside, 0.0), (1000 * at_s, 0.0), (at_s + 1, 0.0)])], None)
+
+    past = PastSamples(Ahead(), tmp_path, [UTIL], interval=timedelta(seconds=60))
+    parts = await past.parts(*(datetime.fromtimestamp(each, UTC) for each in (BEGIN_S, BEGIN_S + 600)))
+    await past.fetch(parts)
+    recording = Recording(folder=tmp_path)
+    include(parts, recording, identify)
+    assert (recording.samples, recording.blanks) == (1, 2)
+
+
+async def test_each_metric_is_recorded_as_a_ratio_of_its_own_unit(tmp_path):
+    mixed = Signal(name="gpu_util", metrics=("OLD", "NEW"), unit=Unit.PERCENT, units=(Unit.PERCENT, Unit.RATIO))
+    values = {"OLD": 40.0, "NEW": 0.7}
+
+    class Two:
+        async def read(self, signal, *, start, end):
+            labels = [{"__name__": x, "namespace": "team", "pod": x, "UUID": x} for x in signal.metrics]
+            return SignalReading([ScriptedSeries(x, [(BEGIN_S + 60, values[x["pod"]])]) for x in labels], None)
+
+    past = PastSamples(Two(), tmp_path, [mixed], interval=timedelta(seconds=60))
+    parts = await past.parts(*(datetime.fromtimestamp(each, UTC) for each in (BEGIN_S, BEGIN_S + 600)))
+    await past.fetch(parts)
+    recording = Recording(folder=tmp_path)
+    include(parts, recording, identify)
+    [(_, found)] = recording.steps()
+    names = [each.gpu.pod for each in recording.series]
+    assert dict(zip([names[n] for n in found["gpu_util"].series], found["gpu_util"].ratios.tolist(), strict=True)) == {
+        "OLD": pytest.approx(0.4),
+        "NEW": pytest.approx(0.7),
+    }
+
+
 def test_owners_are_followed_to_the_top_workload():
     said = {
         "pod_owner": [
@@ -286,7 +326,7 @@ def test_a_part_whose_samples_were_removed_is_named(tmp_path):
         signal=UTIL, begin=datetime.fromtimestamp(0, UTC), end=datetime.fromtimestamp(600, UTC), folder=tmp_path
     )
     part.series_path.write_text(json.dumps({"labels": [], "blanks": 0}), encoding="utf-8")
-    with pytest.raises(SourceError, match=r"0-600\.series cannot be read .*; remove it"):
+    with pytest.raises(ConfigurationError, match=r"0-600\.series: its samples cannot be read .*; remove it"):
         include([part], Recording(folder=tmp_path), lambda _: None)
 
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import tracemalloc
 
 import pytest
 from app.cli.command import command
@@ -191,10 +192,11 @@ def test_models_without_a_price_are_named(tmp_path):
 
 @pytest.mark.parametrize("flag", ["--html", "--csv"])
 def test_a_file_that_cannot_be_written_takes_nothing_away(tmp_path, flag):
-    path, missing = written(tmp_path, text_of(lines("a"))), str(tmp_path / "missing" / "file")
-    words = ("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), "--no-curve", flag, missing)
+    """A file system that is full, which nothing says before."""
+    path = written(tmp_path, text_of(lines("a")))
+    words = ("simulate", "--trace", str(path), "--config", str(settings(tmp_path)), "--no-curve", flag, "/dev/full")
     done = command(*words)
-    assert (done.status, f"{missing}: No such file or directory" in done.err) == (2, True)
+    assert (done.status, done.err) == (2, "error: /dev/full cannot be written: No space left on device\n")
     assert "1 workload, 1 pod, 2.0 GPU-hours" in done.out
 
 
@@ -250,6 +252,15 @@ def test_what_is_not_known_is_left_out_and_told(tmp_path):
         (text_of([(BEGIN, "", "a", "g", "gpu_util", 1)]), "has no namespace, pod or gpu"),
         (text_of([(BEGIN, "team", "a", "g", "power", 1)]), "no line is a measurement of a signal of the settings"),
         (text_of([(BEGIN, "team", "a", "g", "gpu_util", "NaN")]), "no line is a measurement"),
+        *(
+            (
+                text_of([*lines("a"), (each, "team", "a", "g", "gpu_util", 1)]),
+                rf"line 242: time {each} is more than three years from that of the first line",
+            )
+            for each in ("0", "-9e10", "9e10")
+        ),
+        (text_of([*lines("a", minutes=1), ("x" * 5000,)]), r"line \d+: it is longer than 4,096 characters"),
+        (",".join(["time"] * 65), "line 1: 65 columns, of which at most 64 are read"),
     ],
 )
 def test_a_trace_that_cannot_be_used_is_refused_with_what_is_wrong(tmp_path, text, words):
@@ -258,10 +269,42 @@ def test_a_trace_that_cannot_be_used_is_refused_with_what_is_wrong(tmp_path, tex
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("x.csv", b"time,namespace\n\xff\xfe", "line 2: it is not UTF-8; save it as UTF-8"),
+        ("x.csv", b'time,"' + b"x\n" * 100_000, "it is not CSV: a value is longer"),
+        ("x.csv.gz", gzip.compress(b"time," * 500, mtime=0)[:-10], "it is damaged or cut off"),
+        ("x.parquet", b"PAR1" + bytes(1000) + b"PAR1", "it is damaged or"),
+    ],
+)
+def test_files_that_are_no_trace_are_refused_in_our_words(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    done = command("simulate", "--trace", str(path), "--config", str(settings(tmp_path)))
+    assert (done.status, words in done.err) == (2, True), done.err
+
+
+def test_a_line_of_gigabytes_is_not_read_to_its_end(tmp_path):
+    """64 MiB here: the reading of one that is not cut off would take all of them, and their sum is seen."""
+    path = tmp_path / "x.csv.gz"
+    with gzip.open(path, "wb", 1) as file:
+        file.write(text_of([]).encode())
+        for _ in range(64):
+            file.write(b"a" * 2**20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConfigurationError, match="line 2: it is longer"):
+            read_trace(path, Recording(folder=tmp_path), [])
+        assert tracemalloc.get_traced_memory()[1] < 8 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (("--idle-after", "30"), "'30' is not a duration; write '30s'"),
-        (("--idle-after", "2d"), "write 30s (the time between two samples) to 1d"),
+        (("--idle-after", "2d"), "write 1s (the time between two samples) to 1d"),
         (("--active-above", "1"), "'1' is ambiguous without a % sign"),
         (("--accept-regret", "5"), "'5' is not a share; write for example '5%'"),
     ],

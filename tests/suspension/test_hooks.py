@@ -284,7 +284,7 @@ async def test_an_api_that_fails_is_asked_again_and_a_refusal_is_an_end(
 
 
 BROKEN: dict[str, tuple[str, str]] = {
-    "no YAML": ("a: [", "it cannot be read: ParserError"),
+    "no YAML": ("a: [", "is not YAML at line 2, column 1"),
     "no manifest": ("- 1", "it is no manifest"),
     "a name that there is not": ("apiVersion: v1\nkind: Secret\nx: $nobody", "'$nobody': 'nobody' cannot be filled in"),
     "a lone dollar": ("apiVersion: v1\nkind: Secret\nx: 5 $", "cannot be filled in; there are $hook, $id, $kind"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scaler.decision.workloads import keep_overrides
 from scaler.kube.objects.core import stamp
-from scaler.suspension.keeps import KEEPS_ANNOTATION, Keep, Settled, encode_keeps, keeps_of, settle
+from scaler.suspension.keeps import KEEPS_ANNOTATION, Keep, Settled, keeps_of, settle
 
 UNTIL, FOR, EXCLUDE, BY = (f"idlegpu.io/{each}" for each in ("keep-until", "keep-for", "exclude", "asked-by"))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -44,7 +44,7 @@ def used(*hours_ago: float) -> tuple[Keep, ...]:
         ),
         pytest.param({EXCLUDE: "true"}, {"keeps_per_week": 1}, {}, id="excluded for good, once"),
         pytest.param({UNTIL: stamp(NOON - HOUR)}, {"keeps_per_week": 0}, {}, id="over"),
-        pytest.param({UNTIL: "tomorrow"}, {"keeps_per_week": 0}, {}, id="not readable: told with the decision"),
+        pytest.param({UNTIL: "tomorrow"}, {}, {}, id="not readable, and not limited: it is shown with the decision"),
     ],
 )
 def test_a_keep_is_as_long_as_the_policy_allows(
@@ -53,6 +53,20 @@ def test_a_keep_is_as_long_as_the_policy_allows(
     found = settled(annotations, **limits)
     assert found.annotations == written
     assert not found.refused
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "never", "9" * 5_000, "1e400s", "NaN", "-1", "9999-12-31T23:59:59-14:00"])
+@pytest.mark.parametrize("key", [UNTIL, FOR, EXCLUDE])
+def test_where_keeps_are_limited_one_that_cannot_be_read_is_refused_as_one_too_many(key: str, text: str) -> None:
+    """It would keep the workload for good: of what cannot be read there is no decision."""
+    found = settled({key: text}, keeps_per_week=1)
+    assert (found.annotations, found.keeps) == ({key: None}, ())
+    assert found.refused
+    granted = settled({UNTIL: stamp(NOON + HOUR)}, keeps_per_week=1)
+    also = settled({UNTIL: stamp(NOON + HOUR), key: text}, keeps=granted.keeps, keeps_per_week=1)
+    assert also.annotations == {key: None if key == FOR else stamp(NOON + HOUR)}
+    both = settled({FOR: "30m", EXCLUDE: text}, keeps_per_week=1)
+    assert both.annotations[UNTIL] == stamp(NOON + minutes(30)), "what can be read counts"
 
 
 def test_each_use_is_recorded_once_with_who_asked_for_it_and_where() -> None:
@@ -138,19 +152,18 @@ def test_whatever_is_asked_nothing_is_kept_longer_or_oftener_than_the_policy_all
     requests: list[tuple[int, tuple[str, str]]], longest: int, per_week: int
 ) -> None:
     annotations: dict[str, str] = {}
+    keeps: tuple[Keep, ...] = ()
     starts: list[datetime] = []
     now = NOON
     for hours, (key, value) in requests:
         now += hours * HOUR
         annotations[key] = value
-        keeps = keeps_of(annotations)
         found = settled(annotations, keeps=keeps, now=now, longest_keep=longest * HOUR, keeps_per_week=per_week)
         starts += [now] * (len({each.at for each in found.keeps} - {each.at for each in keeps}) > 0)
         annotations |= {name: text for name, text in found.annotations.items() if text is not None}
         for name in (name for name, text in found.annotations.items() if text is None):
             annotations.pop(name, None)
-        if found.keeps:
-            annotations[KEEPS_ANNOTATION] = encode_keeps(found.keeps)
+        keeps = found.keeps or keeps
         kept = keep_overrides(annotations, where="it")
         ends = [each for each in (kept.keep_until, kept.exclude_until) if each is not None]
         assert all(each <= now + longest * HOUR for each in ends)

@@ -24,7 +24,7 @@ from suspension.replica import Replica, replica
 
 from scaler.decision.cluster_state import ClusterState, workload_indexes
 from scaler.decision.decision import Active, Inactive
-from scaler.decision.target_state import Phase
+from scaler.decision.target_state import Phase, state_of
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import DecisionReason
@@ -226,6 +226,22 @@ async def test_a_workload_that_kueue_made_anew_is_put_to_sleep_again(suspended, 
     assert (await suspended.status())["workloadUID"] == fresh
     assert await leader.recorder.drain(2)
     assert any("again (Kueue had recreated it as active)" in message for *_, message in await suspended.events())
+
+
+async def test_what_another_client_activates_runs_although_its_replicas_are_0(suspended, leader):
+    """KEDA may not be there to scale it: nobody takes the activation back, and it is a wake-up until replicas is 1."""
+    await suspended.change(WORKLOAD, WORKLOAD_NAME, {"spec": {"active": True}})
+    for admit, phase in ((suspended.release, "WaitingForQuota"), (suspended.admit, "Starting")):
+        await admit()
+        await leader.reconciles(2)
+        assert (await suspended.status())["phase"] == phase
+        assert leader.workload_patches == []
+    scalable = leader.copies.scalable_workloads.get(NAMESPACE_NAME, NAME)
+    assert state_of(leader.copies.situation(scalable)).wake_request == f"Workload {WORKLOAD_NAME} was started"
+    await suspended.scale(1)
+    await leader.reconciles()
+    assert await cause(suspended) is None, "the next deactivation of that client would count as ours"
+    assert await suspended.is_active()
 
 
 # ------------------------------------------------------------------------------------ what another client deactivated

@@ -312,7 +312,7 @@ async def test_without_its_definition_nothing_is_known_of_a_notebook(cluster: Sm
     await leader.reconciles(name=NB)
     status = await cluster.status(NB)
     assert status["phase"] == "NoWorkload"
-    assert "is notebooks.kubeflow.org installed?" in status["conditions"][0]["message"]
+    assert "is notebooks.kubeflow.org installed, " in status["conditions"][0]["message"]
     scalable = leader.copies.scalable_workloads.get(NAMESPACE_NAME, NB)
     assert state_of(leader.copies.situation(scalable)).doubt.reason is UnknownReason.TARGET_NOT_FOUND
     await leader.reflectors.switched.close()

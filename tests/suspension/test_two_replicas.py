@@ -223,15 +223,15 @@ async def test_sigterm_ends_streams_well_and_releases_the_lease(cluster, documen
 async def test_what_is_asked_for_is_answered_long_before_the_next_tick(cluster, document):
     slow = document | {"evaluation": {"interval": "20s", "overlap": "1s"}}
     async with runtime(slow) as scaler:
-        await until(lambda: scaler.decision_cache.is_ready, seconds=60)
+        await until(lambda: scaler.decision_cache.is_ready)
         async with keda(scaler.grpc_port) as client:
             with cluster.refusing("PATCH", "/workloads/"):
                 await cluster.scale(0)
                 # It cannot be deactivated yet, so it is neither running nor suspended.
-                await until(lambda: answers(client, grpc.StatusCode.UNAVAILABLE), seconds=15)
+                await until(lambda: answers(client, grpc.StatusCode.UNAVAILABLE))
             await until(lambda: is_asleep(cluster))
-            await until(lambda: answers(client, False), seconds=15)
+            await until(lambda: answers(client, False))
             await cluster.evict()
             await cluster.release()
             await cluster.scale(1)
-            await until(lambda: answers(client, True), seconds=15)
+            await until(lambda: answers(client, True))

@@ -14,7 +14,8 @@ from small_cluster import until
 from virtual_clock import VirtualClock
 
 from scaler.clock import Clock
-from scaler.tls.material import CertificateFiles, UnusableError, read_material
+from scaler.errors import ConfigurationError
+from scaler.tls.material import CertificateFiles, read_material
 from scaler.tls.rotation import CertificateChange, Rotation
 
 AUTHORITY = trustme.CA()
@@ -85,7 +86,7 @@ SPOILT = {
     "a key that is encrypted": ({"tls_crt": chain_of(OTHER), "tls_key": ENCRYPTED}, "is encrypted"),
     "something else": ({"tls_crt": b"\0" * 100, "tls_key": b"\xff" * 100}, "holds no certificate in PEM"),
     "a key in the certificate's place": ({"tls_crt": key_of(ONE), "tls_key": chain_of(ONE)}, "holds no certificate"),
-    "far too much": ({"tls_crt": chain_of(OTHER) * 3000, "tls_key": key_of(OTHER)}, "too large"),
+    "far too much": ({"tls_crt": chain_of(OTHER) * 3000, "tls_key": key_of(OTHER)}, "larger than 1,024 KiB"),
 }
 
 
@@ -107,7 +108,7 @@ def test_what_cannot_be_served_leaves_what_is_and_is_told_once(case: str, volume
 
 def test_what_cannot_be_served_ends_the_start(volume: SecretVolume) -> None:
     volume.put(tls_crt=HALF, tls_key=key_of(OTHER))
-    with pytest.raises(UnusableError, match="a certificate in it cannot be read"):
+    with pytest.raises(ConfigurationError, match="a certificate in it cannot be read"):
         rotating(volume)
 
 
@@ -187,7 +188,7 @@ def test_reading_leaves_no_file_open(volume: SecretVolume) -> None:
         read_material(volume.files(mutual=True))
     volume.put(tls_crt=chain_of(ONE), tls_key=b"")
     for _ in range(20):
-        with pytest.raises(UnusableError):
+        with pytest.raises(ConfigurationError):
             read_material(volume.files())
     assert len([*Path("/proc/self/fd").iterdir()]) == before
 

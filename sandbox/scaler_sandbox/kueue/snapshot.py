@@ -18,8 +18,9 @@ from typing import Any
 import msgspec
 import structlog
 
+from scaler.documents import UNREADABLE
 from scaler.kube.objects import kueue_queues as kube
-from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,

@@ -57,9 +57,10 @@ from scaler.admission.provisioning.requests import (
 )
 from scaler.admission.provisioning.watch import RequestWatch
 from scaler.admission.workload import reserved_workload_of
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.events import ObjectReference
-from scaler.kube.objects.core import UNREADABLE, PartialObjectMetadata, decode
+from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource

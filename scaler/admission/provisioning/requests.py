@@ -54,7 +54,7 @@ Flavors = Callable[[str], ResourceFlavor | None]
 """ResourceFlavors by name."""
 
 _ATTEMPT = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
-_ETA = re.compile(r"\bETA:?\s+(\d{4}-\d\d-\d\dT\S+?)[.,;)]*(?:\s|$)", re.ASCII)
+_ETA = re.compile(r"\bETA:?\s+(\d{4}-\d\d-\d\dT\S+)", re.ASCII)
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
@@ -193,7 +193,7 @@ def _message_of(conditions: tuple[Condition, ...], state: RequestState, latest: 
 def _eta(message: str) -> datetime | None:
     """When nodes are expected, as GKE writes it: `ETA: 2026-11-20T17:30:00Z`."""
     found = _ETA.search(message)
-    return read_stamp(found[1]) if found else None
+    return read_stamp(found[1].rstrip(".,;)")) if found else None
 
 
 def read_stamp(text: str) -> datetime | None:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -12,6 +14,7 @@ from urllib.parse import quote
 import aiohttp
 from rich.console import RenderableType
 
+from scaler.app.cli.forward import forwarded
 from scaler.app.cli.layout import terminal
 from scaler.app.settings.load import load
 from scaler.errors import ConfigurationError, ScalerError
@@ -26,6 +29,7 @@ LocalQuery = Callable[["Runtime"], Awaitable[Json]]
 Render = Callable[[Json, int], RenderableType]
 """The answer for a terminal that is so wide."""
 
+_HERE = "http://127.0.0.1:8080"
 _TIMEOUT_SECONDS = 30.0
 """A plan may take seconds, and other queries may be ahead of it."""
 _REFUSALS = frozenset({400, 404, 409, 503})
@@ -34,10 +38,23 @@ _REFUSALS = frozenset({400, 404, 409, 503})
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerClient:
     server: str
+    """Empty: the one in the cluster of the kubeconfig, if one is given, and else one on this machine."""
     local: bool
     config: Path | None
     flags: Mapping[str, Any]
     as_json: bool
+
+    @contextmanager
+    def reaching(self) -> Iterator["ScalerClient"]:
+        """The client with an address, while this lasts. Raises: ScalerError."""
+        kubeconfig = self.flags.get("kubernetes.kubeconfig")
+        if self.server or self.local:
+            yield self
+        elif kubeconfig is None:
+            yield replace(self, server=_HERE)
+        else:
+            with forwarded(kubeconfig) as url:
+                yield replace(self, server=url)
 
     def answer(
         self,
@@ -101,8 +118,8 @@ class ScalerClient:
 
     def _no_scaler(self, why: str) -> ScalerError:
         return ScalerError(
-            f"no scaler answers at {self.server} ({why}); set --server to the address of a running one (kubectl -n "
-            f"idle-gpu-scaler port-forward deployment/idle-gpu-scaler 8080:8080), or use --local"
+            f"no scaler answers at {self.server} ({why}); name the cluster that has one by --kubeconfig, set "
+            f"--server to the address of a running one, or use --local"
         )
 
     def show(self, answer: Json, render: Render) -> None:
@@ -127,6 +144,32 @@ def _why(error: Exception) -> str:
             return "no http:// URL"
         case _:
             return str(error) or type(error).__name__
+
+
+def parse_time(flag: str, text: str) -> datetime:
+    """The time; one without a zone is in UTC. Raises: ConfigurationError that names the flag."""
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        example = "write for example '2026-12-24T18:00:00Z'"
+        raise ConfigurationError(f"{flag}: {text!r} is not a time; {example}") from None
+
+
+def check_outputs(**files: Path | None) -> None:
+    """Raises: ConfigurationError, by the name of its flag, for a file that cannot be written where it shall be."""
+    for flag, path in files.items():
+        if path is not None and (path.is_dir() or not path.parent.is_dir()):
+            why = f"{path} is a folder; name a file" if path.is_dir() else f"the folder of {path} does not exist"
+            raise ConfigurationError(f"--{flag}: {why}")
+
+
+def write_output(path: Path, text: str) -> None:
+    """Raises: ScalerError."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ScalerError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def parse_name(text: str) -> tuple[str, str]:

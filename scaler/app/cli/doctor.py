@@ -17,8 +17,7 @@ from scaler.app.controllers import pod_namespace
 from scaler.app.metrics_source import open_metrics_source
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
-from scaler.idleness.gpu import Signal
-from scaler.idleness.policy import Trust
+from scaler.idleness.policy import Trust, resolve
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.transport import KubeTransport
@@ -95,9 +94,10 @@ async def _telemetry(settings: Settings) -> AsyncIterator[Telemetry | Unread]:
     try:
         yield Telemetry(
             source=source,
-            signals=[signal.into(Signal) for signal in settings.signals],
+            signals=[signal.signal() for signal in settings.signals],
             rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
             trust=settings.trust.into(Trust),
+            policy=resolve(("settings", settings.defaults.overrides())),
         )
     finally:
         await source.close()

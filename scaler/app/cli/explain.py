@@ -9,16 +9,18 @@ from rich.table import Table
 from rich.text import Text
 
 from scaler.app.cli.client import Json, ScalerClient, parse_name
-from scaler.app.cli.layout import Row, in_seconds, labelled_rows
+from scaler.app.cli.layout import Row, count, in_seconds, labelled_rows
 from scaler.app.cli.pending import check_rows, gang_lines
 from scaler.errors import ScalerError
+from scaler.idleness.policy import BUILT_IN
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 
 _STYLES = {"active": "green", "inactive": "yellow", "error": "magenta", "Busy": "green", "Idle": "yellow"}
 
 
-def run_explain(client: ScalerClient, name: str) -> int:
-    client.show(asyncio.run(_explained(client, *parse_name(name))), render)
+def run_explain(client: ScalerClient, name: str, *, shows_defaults: bool) -> int:
+    found = asyncio.run(_explained(client, *parse_name(name)))
+    client.show(found, lambda explanation, _: render(explanation, shows_defaults=shows_defaults))
     return 0
 
 
@@ -59,8 +61,8 @@ async def _admission(client: ScalerClient, namespace: str, name: str) -> Json:
 # ------------------------------------------------------------------------------------------------------------ rendering
 
 
-def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (sentences fold by themselves)
-    parts = _scaled(explanation) if explanation["scaledObject"] else []
+def render(explanation: Json, *, shows_defaults: bool = False) -> RenderableType:
+    parts = _scaled(explanation, shows_defaults=shows_defaults) if explanation["scaledObject"] else []
     admission = explanation.get("admission")
     if parts and (admission or explanation.get("admissionProblem")):
         parts.append("")
@@ -73,7 +75,7 @@ def render(explanation: Json, width: int) -> RenderableType:  # noqa: ARG001 (se
     return Group(*parts)
 
 
-def _scaled(explanation: Json) -> list[RenderableType]:
+def _scaled(explanation: Json, *, shows_defaults: bool) -> list[RenderableType]:
     scaled, target = explanation["scaledObject"], explanation["target"]
     is_direct = explanation.get("actuator") == "Direct"
     scales = f"{target['kind']}, scaled directly" if is_direct else f"scales {target['kind']} {target['name']}"
@@ -83,7 +85,7 @@ def _scaled(explanation: Json) -> list[RenderableType]:
     if ignored := explanation.get("ignoredKeys"):
         parts.append(Text(f"ignored trigger metadata: {', '.join(ignored)}", style="dim"))
     for trigger in explanation["triggers"]:
-        parts += ["", _decided(trigger), "", _settings(trigger["settings"])]
+        parts += ["", _decided(trigger), "", _settings(trigger["settings"], shows_defaults=shows_defaults)]
         if trigger["gpus"]:
             parts += ["", _gpus(trigger["gpus"])]
     return parts
@@ -112,7 +114,7 @@ def _decided(trigger: Mapping[str, Any]) -> RenderableType:
         ("verdict", trigger["verdict"] or "not evaluated"),
         ("replicas", f"{trigger['desiredReplicas']} asked for, {trigger['phase']}"),
         ("running since", in_seconds(trigger["runningSince"])),
-        ("idle since", in_seconds(trigger["idleSince"])),
+        ("idle at least since" if trigger.get("idleAtLeast") else "idle since", in_seconds(trigger["idleSince"])),
         *([("hook", _hook(run))] if (run := trigger.get("beforeSuspend")) else []),
         ("next", trigger["next"]),
     ]
@@ -127,11 +129,16 @@ def _hook(run: Mapping[str, str | None]) -> str:
     return f"{run['hook']}, begun at {run['startedAt']}: {how}{why}{saved}"
 
 
-def _settings(settings: list[Mapping[str, str]]) -> RenderableType:
+def _settings(settings: list[Mapping[str, str]], *, shows_defaults: bool) -> RenderableType:
+    """Those that were set, and how many more there are."""
+    shown = [each for each in settings if shows_defaults or each["source"] != BUILT_IN]
     table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="dim")
-    for setting in settings:
+    for setting in shown:
         table.add_row(setting["name"], setting["value"], setting["source"])
-    return table
+    if len(shown) == len(settings):
+        return table
+    more = Text(f"{count(len(settings) - len(shown), 'setting')} at built-in defaults: --all shows them", style="dim")
+    return Group(table, more) if shown else more
 
 
 def _gpus(gpus: list[Mapping[str, Any]]) -> RenderableType:
@@ -142,11 +149,13 @@ def _gpus(gpus: list[Mapping[str, Any]]) -> RenderableType:
         reason = f" {gpu['reason']}" if "reason" in gpu else ""
         where = f" on {gpu['node']}" if gpu["node"] else ""
         parts.append(Text.assemble(verdict, reason, f"  {gpu['gpu']}{where}, pod {gpu['pod']}"))
-        parts += [_signal(line) for line in gpu["signals"]]
+        parts += [_signal(line) for line in gpu.get("signals", ())]
     return Group(*parts)
 
 
 def _signal(line: Mapping[str, str]) -> Text:
     peak, coverage, newest = (line.get(key, "-") for key in ("peakPercent", "coveragePercent", "lastSample"))
     at = newest.partition("T")[2] or newest
-    return Text(f"  {line['name']:<18} peak {peak + ' %':<8} coverage {coverage + ' %':<6} newest {at}", style="dim")
+    return Text(
+        f"  {line.get('name', '-'):<18} peak {peak + ' %':<8} coverage {coverage + ' %':<6} newest {at}", style="dim"
+    )

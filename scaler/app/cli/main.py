@@ -57,8 +57,14 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text
 def client_of(
     *,
     server: Annotated[
-        str, typer.Option("--server", metavar="URL", help="HTTP address of a running scaler.")
-    ] = "http://127.0.0.1:8080",
+        str,
+        _option(
+            "--server",
+            metavar="URL",
+            about="HTTP address of a running scaler. Default: the one in the cluster of --kubeconfig, if that is "
+            "given; else http://127.0.0.1:8080.",
+        ),
+    ] = "",
     local: Annotated[
         bool,
         typer.Option("--local", help="Compute the answer in this process, read-only, instead of querying a scaler."),
@@ -82,8 +88,8 @@ def query(verb: Callable[..., int]) -> Callable[..., None]:
     parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in (*own, *shared.values())]
 
     def command(**given: Any) -> None:
-        client = client_of(**{name: given.pop(name) for name in shared})
-        sys.exit(verb(client, **given))
+        with client_of(**{name: given.pop(name) for name in shared}).reaching() as client:
+            sys.exit(verb(client, **given))
 
     command.__name__, command.__doc__ = verb.__name__, verb.__doc__
     command.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -152,15 +158,18 @@ def explain(
     name: Annotated[
         str, typer.Argument(metavar="NAMESPACE/NAME", help="A ScaledObject, what it scales, its job, or a Workload.")
     ],
+    shows_defaults: Annotated[
+        bool, typer.Option("--all", help="Show all settings, with those that are at built-in defaults.")
+    ] = False,
 ) -> int:
     """Explain one decision, or one Workload.
 
-    For a ScaledObject: the answer to KEDA, the evidence for each GPU, the source of each setting, and what happens
-    next. For a Workload: why it is pending, its AdmissionChecks, and its ProvisioningRequests.
+    For a ScaledObject: the answer to KEDA, the evidence for each GPU, the settings that were set and their sources, and
+    what happens next. For a Workload: why it is pending, its AdmissionChecks, and its ProvisioningRequests.
     """
     from scaler.app.cli.explain import run_explain
 
-    return run_explain(client, name)
+    return run_explain(client, name, shows_defaults=shows_defaults)
 
 
 @query

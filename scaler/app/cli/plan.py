@@ -134,7 +134,7 @@ def _plan(answer: Json, plan: Json, width: int) -> list[RenderableType]:
 
 
 def _victim(victim: Json) -> Cells:
-    idle = "assumed" if victim["isAssumed"] else victim["idleFor"] or "-"
+    idle = "assumed" if victim["isAssumed"] else f"{'≥ ' * victim['idleAtLeast']}{victim['idleFor'] or '-'}"
     parts = " + ".join(f"{name} {number_text(value)}" for name, value in victim["costParts"].items() if value)
     saved = f"; its hook saved its work at {victim['savedAt']}" if victim.get("savedAt") else ""
     cost = Text(f"({parts}) / {victim['idleDivisor']:.2f} (idle time){saved}", style="dim")

@@ -1,13 +1,12 @@
 """`idle-gpu-scaler policy test -f FILE`: which jobs IdlePolicies would attach, and what would happen at once."""
 
 import asyncio
-import sys
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from msgspec import inspect
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -16,9 +15,10 @@ from scaler.app.cli.client import Json, ScalerClient
 from scaler.app.cli.layout import count, table_or_list
 from scaler.attachment.objects import policy_of
 from scaler.attachment.policy import AttachmentPolicy
+from scaler.documents import UNREADABLE, documents, read_text, unreadable
 from scaler.errors import ConfigurationError
 from scaler.kube.objects import idlegpu
-from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 
 _KINDS = {each.kind: each for each in (IDLE_POLICY, CLUSTER_IDLE_POLICY)}
@@ -48,35 +48,32 @@ def policies_in(file: Path) -> Iterator[AttachmentPolicy]:
 
     Raises: ConfigurationError saying what is wrong, and in which document.
     """
-    if file.is_dir():
+    if os.path.isdir(file):  # noqa: PTH112 (no name is too long for it)
         for each in sorted(file.iterdir()):
             if each.suffix in {".yaml", ".yml", ".json"}:
                 yield from policies_in(each)
         return
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        documents = list(yaml.load_all(text, Loader=yaml.CSafeLoader))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"{file}: {reason}") from None
-    for number, body in enumerate(documents, 1):
-        items = body.get("items", [body]) if isinstance(body, Mapping) else [body] if body else []
-        for item in items:
-            if isinstance(item, Mapping) and item.get("kind") in _KINDS:
+    text = read_text(Path("/dev/stdin") if str(file) == "-" else file)
+    for number, body in enumerate(documents(text, str(file)), 1):
+        items = body.get("items", [body]) if isinstance(body, Mapping) else []
+        for item in items if isinstance(items, list) else []:
+            if isinstance(item, Mapping) and str(item.get("kind")) in _KINDS:
                 yield _policy(item, f"{file}, document {number}")
 
 
 def _policy(body: Mapping[str, Any], where: str) -> AttachmentPolicy:
-    resource, metadata = _KINDS[body["kind"]], dict(body.get("metadata") or {})
+    resource, metadata = _KINDS[body["kind"]], body.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise ConfigurationError(f"{where}: {body['kind']}: metadata is no mapping; write names with values")
     where = f"{where}: {body['kind']} {metadata.get('name', '')}"
     if body.get("apiVersion") != resource.api_version:
         raise ConfigurationError(f"{where}: apiVersion is {body.get('apiVersion')!r}; write {resource.api_version!r}")
-    metadata |= {"namespace": metadata.get("namespace", "default") if resource.namespaced else ""}
+    metadata = metadata | {"namespace": metadata.get("namespace", "default") if resource.namespaced else ""}
     _check_fields(body.get("spec"), _SPEC, f"{where}: spec")
     try:
         return policy_of(decode(idlegpu.IdlePolicy, msgspec.json.encode({**body, "metadata": metadata})))
     except UNREADABLE as error:
-        raise ConfigurationError(f"{where}: {_unreadable(error)}") from None
+        raise ConfigurationError(f"{where}: {unreadable(error)}") from None
 
 
 _SPEC = inspect.type_info(idlegpu.IdlePolicySpec)
@@ -97,13 +94,6 @@ def _check_fields(found: object, kind: inspect.Type, where: str) -> None:
                 if name not in known:
                     raise ConfigurationError(f"{where}.{name} is no field; there are {', '.join(sorted(known))}")
                 _check_fields(value, known[name], f"{where}.{name}")
-
-
-def _unreadable(error: Exception) -> str:
-    """`spec.idleAfter: expected str, got int; write it in quotes`, of what msgspec says."""
-    message, _, place = str(error).replace("`", "").partition(" - at $.")
-    quotes = "; write it in quotes" if message.startswith("Expected str, got") else ""
-    return f"{place}: {message[:1].lower()}{message[1:]}{quotes}" if place else message
 
 
 # ---- what is printed

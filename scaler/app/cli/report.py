@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.progress import Progress
 from rich.text import Text
 
+from scaler.app.cli.client import check_outputs, parse_time, write_output
 from scaler.app.cli.layout import labelled_rows, table_or_list, terminal
 from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.load import load
@@ -54,6 +55,7 @@ def run_report(
     """Raises: ScalerError."""
     if outputs.as_json and outputs.as_csv:
         raise ConfigurationError("--json and --csv both print the report; choose one of them")
+    check_outputs(html=outputs.html, focus=outputs.focus)
     settings = load(config, environ=os.environ, flags=flags).prometheus
     if not settings.url:
         raise ConfigurationError("a report needs Prometheus: set prometheus.url (--prometheus-url)")
@@ -70,14 +72,8 @@ def run_report(
 
 def _range(since: str, until: str, now: datetime) -> Period:
     """Raises: ConfigurationError."""
+    end = parse_time("--until", until) if until else now
     try:
-        end = datetime.fromisoformat(until) if until else now
-    except ValueError:
-        raise ConfigurationError(
-            f"--until: {until!r} is not a time; write for example '2026-12-01T00:00:00Z'"
-        ) from None
-    try:
-        end = end if end.tzinfo is not None else end.replace(tzinfo=UTC)
         return range_until(min(end, now), parse_duration(since))
     except ValueError as error:
         raise ConfigurationError(f"--since: {error}") from None
@@ -178,8 +174,5 @@ def _write_focus(path: Path | None, facts: Sequence[PeriodFacts], matchers: Mapp
 
 def _write(path: Path, text: str, remark: str = "") -> None:
     """Raises: ScalerError."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ScalerError(f"{path} cannot be written: {error.strerror}") from None
+    write_output(path, text)
     terminal(is_error=True).print(f"written: {path}{remark}", soft_wrap=True)

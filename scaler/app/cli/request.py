@@ -15,11 +15,12 @@ import msgspec
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.client import Json, ScalerClient, parse_name
+from scaler.app.cli.client import Json, ScalerClient, parse_name, parse_time
 from scaler.app.cli.layout import table_or_list, terminal
 from scaler.app.settings.load import load
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.durations import parse_duration
 from scaler.idleness.policy import WakeRule
@@ -103,7 +104,7 @@ def _decoded(text: str) -> list[Json]:
     try:
         found: list[Json] = msgspec.json.decode(text, type=list[dict[str, Any]])
         return found
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return []
 
 
@@ -124,10 +125,12 @@ def _instant(duration: str, until: str, now: datetime) -> datetime:
     if bool(duration) == bool(until):
         raise ConfigurationError("say how long: --for 4h, or --until 2026-12-24T18:00:00Z")
     try:
-        instant = now + parse_duration(duration) if duration else datetime.fromisoformat(until)
-    except (ValueError, OverflowError) as error:
-        raise ConfigurationError(f"{'--for' if duration else '--until'}: {error}") from None
-    if instant.tzinfo is None:
+        instant = now + parse_duration(duration) if duration else parse_time("--until", until)
+    except ValueError as error:
+        raise ConfigurationError(f"--for: {error}") from None
+    except OverflowError:
+        raise ConfigurationError(f"--for: no calendar goes so far as {duration}; write for example '4h'") from None
+    if until and datetime.fromisoformat(until).tzinfo is None:
         raise ConfigurationError(f"--until: {until!r} has no zone; write for example '{until}Z'")
     if instant <= now:
         raise ConfigurationError(f"{'--for' if duration else '--until'}: {duration or until} is over")
@@ -164,7 +167,7 @@ def _within_limits(found: ScaledObject) -> str:
 async def _user(kube: KubeTransport) -> str:
     """As whom the API knows us; empty where it does not say."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    with suppress(KubeError, msgspec.DecodeError, AttributeError):
+    with suppress(KubeError, *UNREADABLE, AttributeError):
         answer = msgspec.json.decode(await kube.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review))
         return str(((answer.get("status") or {}).get("userInfo") or {}).get("username") or "")
     return ""

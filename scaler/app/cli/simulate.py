@@ -4,23 +4,26 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from scaler.app.cli.client import check_outputs, write_output
 from scaler.app.cli.layout import count, in_hours, table_or_list, terminal
 from scaler.app.cli.policy import policies_in
 from scaler.app.recordings import record_past, record_trace
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
+from scaler.attachment.policy import AttachmentPolicy
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import ConfigurationError, MetadataError
 from scaler.idleness.durations import format_duration
@@ -29,7 +32,7 @@ from scaler.idleness.policy import Overrides, Trust
 from scaler.reporting.usage.prices import Prices
 from scaler.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler.simulation.recordings.recording import Recording
-from scaler.simulation.replay import PolicyCase, ReplayConfig
+from scaler.simulation.replay import ReplayConfig
 from scaler.simulation.report.files import html_of, write_csv
 from scaler.simulation.study import CURVE, StudyConfig, study
 
@@ -59,8 +62,10 @@ def run_simulate(flags: SimulateFlags) -> int:
     """Raises: ScalerError."""
     settings = load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url})
     notes: list[str] = []
+    check_outputs(html=flags.html, csv=flags.csv)
+    asked = _asked(flags, settings)
     with recording_of(flags, settings, notes) as recording:
-        config = _config(flags, settings, recording, notes)
+        config = _config(asked, settings, recording, notes)
         with progress_bar("replay") as progress:
             answer = study(recording, config, progress=progress)
     answer["notes"] = notes
@@ -90,27 +95,63 @@ def recording_of(flags: SimulateFlags, settings: Settings, notes: list[str]) -> 
 
 
 def signals_of(settings: Settings) -> list[Signal]:
-    return [each.into(Signal) for each in settings.signals]
+    return [each.signal() for each in settings.signals]
 
 
-def _config(flags: SimulateFlags, settings: Settings, recording: Recording, notes: list[str]) -> StudyConfig:
+class _Asked(NamedTuple):
+    """What the flags ask for, before any sample is read."""
+
+    given: Overrides
+    windows: Mapping[str, Overrides]
+    files: Mapping[Path, Sequence[AttachmentPolicy]]
+    floors: Sequence[float]
+    accepted_regret: float | None
+    has_curve: bool
+
+
+def _asked(flags: SimulateFlags, settings: Settings) -> _Asked:
+    """Raises: ConfigurationError."""
+    given = _overrides(warmUp=flags.warm_up, activeAbove=flags.active_above)
+    asked = _Asked(
+        given=given,
+        windows={each: _merged(given, _overrides(idleAfter=each)) for each in _items(flags.idle_after)},
+        files={file: _policies(file) for file in flags.files},
+        floors=[_share("--floors", each) for each in _items(flags.floors)],
+        accepted_regret=_share("--accept-regret", flags.accept_regret) if flags.accept_regret else None,
+        has_curve=flags.has_curve,
+    )
+    shortest = timedelta(seconds=1) if _is_measured(settings) else settings.trust.into(Trust).interval
+    bounds = _bounds(settings, shortest)
+    for each in (given, *asked.windows.values()):
+        policy_of_settings(bounds, each)
+    for file, policies in asked.files.items():
+        file_case(str(file), policies, bounds, datetime.now(UTC))
+    return asked
+
+
+def _bounds(settings: Settings, shortest: timedelta) -> PolicyBounds:
+    return PolicyBounds(
+        defaults=settings.defaults.overrides(),
+        longest=settings.evaluation.max_window,
+        shortest=shortest,
+        hooks=settings.hook_timeouts.keys(),
+    )
+
+
+def _items(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _config(asked: _Asked, settings: Settings, recording: Recording, notes: list[str]) -> StudyConfig:
     signals, trust = signals_of(settings), trust_of(settings, recording, notes)
     prices = settings.metrics.limits().prices
     notes += _unpriced(prices, recording)
-    bounds = PolicyBounds(
-        defaults=settings.defaults.overrides(),
-        longest=settings.evaluation.max_window,
-        shortest=trust.interval,
-        hooks=settings.hook_timeouts.keys(),
-    )
-    written = [each.strip() for each in flags.idle_after.split(",") if each.strip()]
-    given = _overrides(warmUp=flags.warm_up, activeAbove=flags.active_above)
-    today = policy_of_settings(bounds, given)
-    windows = {
-        each: policy_of_settings(bounds, _merged(given, _overrides(idleAfter=each))).idle_after for each in written
-    }
-    if not windows and not flags.files:
+    bounds = _bounds(settings, trust.interval)
+    today = policy_of_settings(bounds, asked.given)
+    windows = {each: policy_of_settings(bounds, given).idle_after for each, given in asked.windows.items()}
+    if not windows and not asked.files:
         windows = {format_duration(today.idle_after): today.idle_after}
+    begin = datetime.fromtimestamp(floor(recording.begin_s), UTC)
     return StudyConfig(
         replay=ReplayConfig(
             signals=signals,
@@ -123,10 +164,10 @@ def _config(flags: SimulateFlags, settings: Settings, recording: Recording, note
         ),
         today=today,
         windows=windows,
-        files=[*_files(flags.files, bounds, recording)],
-        floors=[_share("--floors", each) for each in flags.floors.split(",") if each.strip()],
-        curve=[each for each in CURVE if trust.interval <= each <= bounds.longest] if flags.has_curve else [],
-        accepted_regret=_share("--accept-regret", flags.accept_regret) if flags.accept_regret else None,
+        files=[file_case(str(file), given, bounds, begin) for file, given in asked.files.items()],
+        floors=asked.floors,
+        curve=[each for each in CURVE if trust.interval <= each <= bounds.longest] if asked.has_curve else [],
+        accepted_regret=asked.accepted_regret,
     )
 
 
@@ -195,12 +236,11 @@ def _share(flag: str, text: str) -> float:
     return found
 
 
-def _files(files: Sequence[Path], bounds: PolicyBounds, recording: Recording) -> Iterator[PolicyCase]:
-    for file in files:
-        policies = [*policies_in(file)]
-        if not policies:
-            raise ConfigurationError(f"{file}: there is no IdlePolicy or ClusterIdlePolicy in it")
-        yield file_case(str(file), policies, bounds, datetime.fromtimestamp(floor(recording.begin_s), UTC))
+def _policies(file: Path) -> list[AttachmentPolicy]:
+    """Raises: ConfigurationError."""
+    if not (policies := [*policies_in(file)]):
+        raise ConfigurationError(f"{file}: there is no IdlePolicy or ClusterIdlePolicy in it")
+    return policies
 
 
 # ---- what is printed
@@ -217,14 +257,11 @@ def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
 
 def _write(answer: Json, flags: SimulateFlags) -> None:
     """Raises: ConfigurationError where a file cannot be written."""
-    try:
-        if flags.html is not None:
-            flags.html.write_text(html_of(answer, at=datetime.now(UTC)), encoding="utf-8")
-        if flags.csv is not None:
-            with flags.csv.open("w", encoding="utf-8", newline="") as file:
-                write_csv(answer, file)
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename}: {error.strerror}") from None
+    if flags.html is not None:
+        write_output(flags.html, html_of(answer, at=datetime.now(UTC)))
+    if flags.csv is not None:
+        write_csv(answer, table := StringIO(newline=""))
+        write_output(flags.csv, table.getvalue())
 
 
 def _show(answer: Json, *, as_json: bool) -> None:

@@ -61,7 +61,7 @@ def _line(line: Mapping[str, Any], now: datetime) -> list[str | Text]:
         f"{line['namespace']}/{line['name']}",
         str(line.get("gpus") or ""),
         Text(verdict, style=_STYLES.get(verdict, "")),
-        _apart(line.get("idleSince"), now),
+        f"{'≥ ' if line.get('idleAtLeast') else ''}{_apart(line.get('idleSince'), now)}",
         _apart(line.get("suspendAt"), now),
         str(line.get("reason") or "; ".join(line["problems"])),
     ]

@@ -17,7 +17,7 @@ def _duration(value: Any) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise ValueError(f"{value!r} has no unit; write it with one, such as '{value}s'")
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a duration; write for example '30m'")
+        raise ValueError(f"'{value}' is not a duration; write for example '30m'")
     try:
         return parse_duration(value)
     except OverflowError:

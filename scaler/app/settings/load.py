@@ -5,11 +5,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic.alias_generators import to_camel
 
 from scaler.app.settings.model import Settings
+from scaler.documents import document, read_text
 from scaler.errors import ConfigurationError
 
 ENV_PREFIX = "IDLE_GPU_SCALER__"
@@ -21,31 +21,32 @@ def load(path: Path | None, *, environ: Mapping[str, str], flags: Mapping[str, A
 
     Raises: ConfigurationError that names every bad setting, where it was set, and what to do.
     """
-    document = _read(path) if path else {}
+    found = _read(path) if path else {}
     origin: dict[str, str] = {}
     for dotted, text in _from_environment(environ).items():
-        _set(document, dotted, text, origin, f"environment variable {_env_name(dotted)}")
+        _set(found, dotted, text, origin, f"environment variable {_env_name(dotted)}")
     for dotted, value in flags.items():
         if value is not None:
-            _set(document, dotted, value, origin, "flag")
+            _set(found, dotted, value, origin, _flag(dotted))
     try:
-        return Settings.model_validate(document, by_alias=True, by_name=False)
+        return Settings.model_validate(found, by_alias=True, by_name=False)
     except ValidationError as error:
         raise ConfigurationError(_explain(error, path, origin)) from None
 
 
+def _flag(dotted: str) -> str:
+    return "--" + dotted.removeprefix("kubernetes.").replace(".", "-").replace("endpoints", "endpoint")
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigurationError(f"settings file {path}: {error.strerror}; check --config") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"settings file {path} is not YAML: {error}") from None
-    if document is None:
-        return {}
-    if not isinstance(document, dict):
+        text = read_text(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"settings file {error}; check --config") from None
+    found = document(text, f"settings file {path}")
+    if not isinstance(found, dict | None):
         raise ConfigurationError(f"settings file {path} must hold a mapping at its top level")
-    return document
+    return found or {}
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -60,8 +61,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 def _list_or_map(text: str) -> Any:
     """What the JSON or YAML means; where it means nothing the text itself, which is then refused with the rest."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
+        return document(text, "")
+    except ConfigurationError:
         return text
 
 
@@ -70,9 +71,9 @@ def _env_name(dotted: str) -> str:
     return ENV_PREFIX + "__".join(levels)
 
 
-def _set(document: dict[str, Any], dotted: str, value: Any, origin: dict[str, str], source: str) -> None:
+def _set(settings: dict[str, Any], dotted: str, value: Any, origin: dict[str, str], source: str) -> None:
     *sections, last = dotted.split(".")
-    level: Any = document
+    level: Any = settings
     for section in sections:
         inner = level.get(section)
         if not isinstance(inner, dict | None):
@@ -103,11 +104,29 @@ def _origin(location: tuple[int | str, ...], origin: Mapping[str, str]) -> str:
 
 def _words(message: str, kind: str, location: tuple[int | str, ...]) -> str:
     if kind != "extra_forbidden":
-        return message.removeprefix("Value error, ")
+        return _SENTENCES.get(kind, message.removeprefix("Value error, ").replace("Input should be", "it has to be"))
     known = _known_keys(location[:-1])
     close = get_close_matches(str(location[-1]), known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}"
     return f"unknown setting; {hint}"
+
+
+_NO_MAPPING, _NO_LIST = "it is no mapping; write names with values", "it is no list; write '- ' before each item"
+_SENTENCES = {
+    "model_type": _NO_MAPPING,
+    "dict_type": _NO_MAPPING,
+    "tuple_type": _NO_LIST,
+    "list_type": _NO_LIST,
+    "string_type": "it is no text; write it in quotes",
+    "path_type": "it is no text; write the path in quotes",
+    "int_type": "it is no whole number",
+    "int_parsing": "it is no whole number",
+    "float_type": "it is no number",
+    "float_parsing": "it is no number",
+    "bool_type": "write true or false",
+    "bool_parsing": "write true or false",
+}
+"""By a kind of problem of pydantic's, whose words are about its types."""
 
 
 def _known_keys(section: tuple[int | str, ...]) -> list[str]:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
 from scaler.app.settings.hooks import HookSettings
@@ -20,10 +20,11 @@ from scaler.app.settings.reclaim import ReclaimSettings
 from scaler.errors import ConfigurationError
 from scaler.idleness import relabel
 from scaler.idleness.durations import format_duration
-from scaler.idleness.gpu import DEFAULT_SIGNALS, Unit
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
 from scaler.idleness.policy import EnforcementMode, GpuRule, Overrides, Policy, Reclaim, Trust, under_pressure_problem
 from scaler.reporting.usage.fleet_metrics import FleetLimits
 from scaler.reporting.usage.prices import Prices
+from scaler.samples.wake_queries import WhenAbsent
 
 
 class TlsSettings(Section):
@@ -116,7 +117,8 @@ class KubernetesSettings(Section):
     timeout: Duration = timedelta(seconds=10)
     """Of one request."""
     max_view_age: Duration = timedelta(minutes=3)
-    """If a watch receives nothing for this long (the API server sends bookmarks every minute), nothing is decided."""
+    """If it is not known for this long that a watched kind is as it was, nothing is decided. A watch that is silent is
+    replaced by a list, so with an API that answers this does not come to more than about two and a half minutes."""
     lease: LeaseSettings = LeaseSettings()
 
     @field_validator("namespaces")
@@ -178,17 +180,37 @@ class DcgmSettings(Section):
     """Of one scrape."""
 
 
+UtilisationUnit = Literal["ratio", "percent"]
+MetricNames = Annotated[
+    Annotated[tuple[str, ...], Field(min_length=1), Tag("list")]
+    | Annotated[dict[str, UtilisationUnit], Field(min_length=1), Tag("map")],
+    Discriminator(lambda given: "map" if isinstance(given, dict) else "list"),
+]
+
+
 class SignalSettings(Section):
     """A kind of evidence of work. A GPU is idle only if every configured signal is quiet."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
     """Name in evidence, logs and metrics: lower-case letters, digits and _."""
-    metrics: tuple[str, ...] = Field(min_length=1)
-    """Names of the metrics that exporters publish it as; old and new names may be listed together."""
-    unit: Unit
-    """Unit of these metrics: 0 to 1, or 0 to 100."""
+    metrics: MetricNames
+    """Names of the metrics that exporters publish it as; old and new names may be listed together. Where their units
+    differ, a map of names to units."""
+    unit: UtilisationUnit | None = None
+    """Unit of these metrics: 0 to 1, or 0 to 100. Required, but where `metrics` says it."""
     absent_on_mig: bool = False
     """Whether exporters do not publish it for MIG instances, so that no samples are expected there."""
+
+    @model_validator(mode="after")
+    def _says_units_once(self) -> "SignalSettings":
+        if isinstance(self.metrics, dict) is (self.unit is not None):
+            raise ValueError("say the unit once: 'unit' for a list of metrics, or a map such as {METRIC: percent}")
+        return self
+
+    def signal(self) -> Signal:
+        by_metric = self.metrics if isinstance(self.metrics, dict) else dict.fromkeys(self.metrics, self.unit)
+        units = tuple(Unit(each) for each in by_metric.values() if each)
+        return self.into(Signal, metrics=tuple(by_metric), unit=units[0], units=units if len({*units}) > 1 else ())
 
 
 class EvaluationSettings(Section):
@@ -218,7 +240,11 @@ class TrustSettings(Section):
     max_gap_intervals: int = Field(default=_TRUST.max_gap_intervals, ge=1)
     """How many collections in a row may be missed; a longer gap between two samples could hide work."""
     max_clock_skew: Duration = _TRUST.max_clock_skew
-    """Maximum difference between the clocks of the source and of this program."""
+    """Maximum difference between the clocks of the source and of this program. Samples that are ahead by more are
+    refused, and their GPUs are doubted."""
+    single_witness: bool = False
+    """Whether workloads are suspended where one signal alone decides (MIG instances, or `signals` with one entry) and
+    no energy counter shows that the exporter still measures. Otherwise they are only observed."""
 
 
 class DefaultsSettings(Section):
@@ -232,8 +258,6 @@ class DefaultsSettings(Section):
     """A signal whose peak in the window reaches this is evidence of work. None: 1 %."""
     gpus: str | None = None
     """The GPUs that must be idle: `all`, `any`, `quorum:0.8`. None: all."""
-    mode: EnforcementMode | None = None
-    """Whether idle workloads are suspended, or only reported. None: enforce."""
     reclaim: Reclaim | None = None
     """When idle workloads release their quota. None: Always."""
     idle_after_under_pressure: Duration | None = None
@@ -271,6 +295,9 @@ class WakeSettings(Section):
     """Label whose value is the ScaledObject's namespace."""
     name_label: str = "scaledobject"
     """Label whose value is the ScaledObject's name."""
+    absent: WhenAbsent = WhenAbsent.BUSY
+    """What it means that a ScaledObject has no element: with `busy` its demand is unknown, and it is not scaled to 0;
+    with `quiet` there is none. `quiet` is right where the query gives elements only of what is in demand."""
 
 
 class AuthenticationRefSettings(Section):
@@ -288,8 +315,9 @@ class KedaSettings(Section):
     scaler_addresses: tuple[str, ...] = ()
     """Values of `scalerAddress` that mean this scaler. Empty: every external trigger is evaluated. ScaledObjects that
     an IdlePolicy attaches have the first one."""
-    enable_tls: bool = False
-    """Whether KEDA calls the scaler with TLS in ScaledObjects that an IdlePolicy attaches."""
+    enable_tls: bool | None = None
+    """Whether KEDA calls the scaler with TLS in ScaledObjects that an IdlePolicy attaches. None: where `grpc.tls` is
+    set."""
     authentication_ref: AuthenticationRefSettings | None = None
     """The authenticationRef of their triggers."""
     polling_interval: Duration = timedelta(seconds=30)
@@ -348,6 +376,9 @@ Component = Literal["scaler", "reconciler", "dispatcher"]
 class Settings(Section):
     """The whole document."""
 
+    mode: EnforcementMode = EnforcementMode.ENFORCE
+    """With `observe` nothing is suspended, whatever triggers and policies say: workloads are attached, judged, shown
+    and resumed. With `enforce` their own `mode` applies. The chart writes it, by default `observe`."""
     components: tuple[Component, ...] = ("scaler", "reconciler")
     """What runs in this process: `scaler` answers KEDA, `reconciler` reconciles while it holds the Lease, and
     `dispatcher` nominates clusters for Workloads of MultiKueue, on a hub, while it holds the Lease."""
@@ -364,7 +395,7 @@ class Settings(Section):
     relabel: tuple[dict[str, Any], ...] | None = None
     """Prometheus relabel_config rules for every series. None: exported_* labels replace the exporter's own."""
     gpu_resources: tuple[str, ...] = ("nvidia.com/gpu", "nvidia.com/mig-*", "nvidia.com/gpu.shared", "amd.com/gpu")
-    """Extended resources that count as GPUs; a trailing * matches any ending."""
+    """Extended resources that count as GPUs; * stands for any text."""
     evaluation: EvaluationSettings = EvaluationSettings()
     trust: TrustSettings = TrustSettings()
     defaults: DefaultsSettings = DefaultsSettings()
@@ -392,6 +423,12 @@ class Settings(Section):
     def writes(self) -> bool:
         """Whether anything of the cluster is changed: replicas that only answer KEDA change nothing."""
         return not {"reconciler", "dispatcher"}.isdisjoint(self.components)
+
+    @property
+    def limits(self) -> tuple[tuple[str, Overrides], ...]:
+        """What goes before triggers and annotations."""
+        observes = self.mode is EnforcementMode.OBSERVE
+        return (("settings", Overrides(mode=self.mode)),) if observes else ()
 
     @property
     def hook_timeouts(self) -> dict[str, timedelta]:

@@ -30,10 +30,6 @@ class Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The base of all: immutable, camelCase in JSON, and (being trees) not tracked by the cyclic garbage collector."""
 
 
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding raises for bytes that are not the expected object."""
-
-
 class ListPage(msgspec.Struct, frozen=True, gc=False):
     """One page of a list, its objects not decoded yet."""
 
@@ -188,6 +184,13 @@ def condition_patch(obj: Json, kind: str, *, status: str, reason: str, message: 
     return {"metadata": guard(obj), "status": {"conditions": [*others, wanted]}}
 
 
+def last_writer(raw: bytes | msgspec.Raw, field: str) -> str:
+    """The client that has written that field of the object's spec last; empty where that is not known."""
+    writers = msgspec.json.decode(raw)["metadata"].get("managedFields") or ()
+    found = [each for each in writers if f"f:{field}" in each.get("fieldsV1", {}).get("f:spec", {})]
+    return max(((str(each.get("time")), str(each.get("manager"))) for each in found), default=("", ""))[1]
+
+
 class SelectorRequirement(Struct, frozen=True):
     key: str = ""
     operator: str = ""
@@ -218,11 +221,21 @@ class Container(Struct, frozen=True):
     name: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""
-    """`Always` on an init container makes it a sidecar, which runs (and holds its GPUs) beside the others."""
+    """In place of the pod's. `Always` makes an init container a sidecar, which holds its GPUs beside the others."""
+    restart_policy_rules: tuple[Any, ...] = ()
+    """Exit codes with which it is started again, whatever its policy."""
+
+
+class PodResourceClaim(Struct, frozen=True):
+    name: str = ""
 
 
 class PodSpec(Struct, frozen=True):
     node_name: str = ""
+    restart_policy: str = ""
+    """Empty: Always."""
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    """Devices by dynamic resource allocation."""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: ResourceRequirements | None = None
@@ -236,18 +249,32 @@ class ContainerStateRunning(Struct, frozen=True):
     started_at: datetime | None = None
 
 
+class ContainerStateWaiting(Struct, frozen=True):
+    reason: str = ""
+
+
+class ContainerStateTerminated(Struct, frozen=True):
+    exit_code: int = 0
+    reason: str = ""
+    finished_at: datetime | None = None
+
+
 class ContainerState(Struct, frozen=True):
     running: ContainerStateRunning | None = None
+    waiting: ContainerStateWaiting | None = None
+    terminated: ContainerStateTerminated | None = None
 
 
 class ContainerStatus(Struct, frozen=True):
     name: str = ""
-    ready: bool = False
     state: ContainerState = ContainerState()
 
 
 class PodStatus(Struct, frozen=True):
     phase: str = ""
+    start_time: datetime | None = None
+    """When the kubelet took the pod up."""
+    conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 

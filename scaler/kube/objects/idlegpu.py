@@ -85,6 +85,8 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     reason: str = ""
     message: str = ""
     idle_since: datetime | None = None
+    idle_at_least: bool = False
+    """Whether that is a bound: of the time before it is not known."""
     warned_at: datetime | None = None
     suspend_at: datetime | None = None
     suspended_at: datetime | None = None

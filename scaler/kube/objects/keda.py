@@ -4,6 +4,8 @@ How KEDA treats a ScaledObject, and where a trigger's secrets come from, is read
 rights of its caller.
 """
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, ClassVar
 
 from msgspec import field
@@ -61,7 +63,53 @@ class ScaledObject(Struct, frozen=True):
     status: ConditionedStatus = ConditionedStatus()
 
 
+# ------------------------------------------------------------------------------------------------------------- pauses
+
+_ANNOTATION = "autoscaling.keda.sh/"
+_FALSE = frozenset({"0", "f", "F", "false", "False", "FALSE"})
+
+
+def keeps_from_zero(annotations: Mapping[str, str]) -> str:
+    """The annotation by which KEDA does not scale to 0, whatever its scalers answer; empty where there is none."""
+    return _first_pause(annotations, "paused-replicas", "paused", "paused-scale-in", "force-activation")
+
+
+def keeps_at_zero(annotations: Mapping[str, str]) -> str:
+    """The annotation by which KEDA does not scale to 1, whatever its scalers answer; empty where there is none."""
+    return _first_pause(annotations, "paused-replicas", "paused", "paused-scale-out")
+
+
+def _first_pause(annotations: Mapping[str, str], *names: str) -> str:
+    """The first that is set, as KEDA reads it.
+
+    | annotation                        | pauses                                                              |
+    |-----------------------------------|---------------------------------------------------------------------|
+    | paused-replicas                   | where it is there, whatever its value                               |
+    | paused                            | but for a spelling of false (before KEDA 2.13: where it is there)   |
+    | paused-scale-in, paused-scale-out | but for a spelling of false                                         |
+    | force-activation                  | the same: KEDA takes its target for active                          |
+
+    What is no boolean, the empty text too, counts as true. Source: KEDA, apis/keda/v1alpha1/scaledobject_types.go,
+    getBoolAnnotation (the last two rows since 2.18); Go, strconv.ParseBool.
+    """
+    found = ((name, annotations.get(_ANNOTATION + name)) for name in names)
+    is_set = (name for name, value in found if value is not None and (name == "paused-replicas" or value not in _FALSE))
+    return next((_ANNOTATION + name for name in is_set), "")
+
+
 # ------------------------------------------------------------------------------------------------- what doctor reads
+
+
+class LeaseSpec(Struct, frozen=True):
+    renew_time: datetime | None = None
+    lease_duration_seconds: int = 15
+
+
+class Lease(Struct, frozen=True):
+    """Ours, or that of KEDA's operator: `operator.keda.sh` in KEDA's namespace. Source: KEDA, cmd/operator/main.go."""
+
+    metadata: ObjectMeta
+    spec: LeaseSpec = LeaseSpec()
 
 
 class ServicePort(Struct, frozen=True):
@@ -89,4 +137,5 @@ class Secret(Struct, frozen=True):
 
 
 class ConfigMap(Struct, frozen=True):
+    metadata: ObjectMeta
     data: dict[str, str] = field(default_factory=dict)

@@ -197,6 +197,8 @@ class WorkloadOffer(Struct, frozen=True, omit_defaults=True):
     verdict_message: str = ""
     judged_by: OfferPolicy | None = None
     idle_since: datetime | None = None
+    idle_at_least: bool = False
+    """Whether that is a bound."""
     running_since: datetime | None = None
     """None where not all of its GPU pods run."""
     gpus: int = 0

@@ -84,6 +84,20 @@ class ProvisioningRequest(Struct, frozen=True):
     status: ProvisioningRequestStatus = ProvisioningRequestStatus()
 
 
+_REPLICAS = {False: "nvidia.com/gpu.replicas", True: "nvidia.com/mig-"}
+
+
+def offers_shared(node: Node, *, is_mig: bool) -> bool:
+    """Whether it offers whole GPUs, or MIG instances, more than once.
+
+    Source: NVIDIA gpu-feature-discovery, labels `nvidia.com/<resource>.replicas`.
+    """
+    values = (
+        x for key, x in node.metadata.labels.items() if key.startswith(_REPLICAS[is_mig]) and key.endswith(".replicas")
+    )
+    return any(each.isdecimal() and int(each) > 1 for each in values)
+
+
 def labels(node: Node) -> dict[str, str]:
     """What demands of pods are compared with."""
     return node.metadata.labels | {NAME_FIELD: node.metadata.name}

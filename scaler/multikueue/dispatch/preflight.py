@@ -22,8 +22,8 @@ from typing import Any, Protocol
 
 import msgspec
 
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.resources import WORKLOAD
 
 _PROBE = "idle-gpu-scaler-preflight"

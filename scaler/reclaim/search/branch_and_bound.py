@@ -86,25 +86,6 @@ def _rank(item: Item, missing: tuple[int, ...]) -> tuple[float, int, str]:
     return (item.cost / share if share > 0 else _INFINITE), item.cost, item.key
 
 
-def _take_cover(cover: Sequence[Item], incumbent: Incumbent) -> None:
-    """Let the incumbent know the set, if it is enough and nothing as cheap is known. Raises: SearchLimitError."""
-    cost = sum(item.cost for item in cover)
-    if len(cover) > incumbent.limits.members or (incumbent.best is not None and incumbent.best_cost <= cost):
-        return
-    chosen: list[Item] = []
-    try:
-        for item in cover:
-            incumbent.problem.choose(item)
-            chosen.append(item)
-            if not incumbent.problem.permits():
-                return
-        if incumbent.problem.fits() and incumbent.ask(chosen):
-            incumbent.keep(chosen)
-    finally:
-        for item in chosen:
-            incumbent.problem.unchoose(item)
-
-
 def _make_necessary(best: list[Item], incumbent: Incumbent) -> None:
     for item in best:
         incumbent.problem.choose(item)

@@ -13,16 +13,19 @@ from typing import Any, TypeVar
 import msgspec
 
 from scaler.admission.workload import is_ours
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError, SourceError
-from scaler.idleness.gpu import Signal
-from scaler.idleness.policy import Trust
+from scaler.idleness.gpu import BOARD_POWER, ENERGY, Signal
+from scaler.idleness.history import PodKey
+from scaler.idleness.pods import GpuPod
+from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import RelabelRules
 from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import identity_of
 from scaler.kube.objects import resources as kinds
-from scaler.kube.objects.core import UNREADABLE, Pod, decode
-from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.keda import Service
+from scaler.kube.objects.core import Pod, decode
+from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
+from scaler.kube.objects.keda import Lease, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.nodes import Node, allocatable
 from scaler.kube.objects.resources import Resource, group_version_path
@@ -32,7 +35,8 @@ from scaler.reporting.doctor.api_resources import REQUIRED_KINDS, Served
 from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
 from scaler.reporting.doctor.findings import Unread
 from scaler.reporting.doctor.permissions import Reviews, attributes_of, required_rules
-from scaler.reporting.doctor.signals import SPAN, Gpus, PodKey, Read, Series, SourceSeries
+from scaler.reporting.doctor.signals import Read, Series, SourceSeries
+from scaler.reporting.doctor.verdicts import SPAN, Gpus
 from scaler.samples.source import SignalSource
 
 _AT_ONCE = 8
@@ -49,6 +53,9 @@ _SHARED = frozenset(
     }
 )
 """What belongs to the whole cluster, which there are none of where only some namespaces are watched."""
+
+_OF_KEDA = {"fieldSelector": "metadata.name=operator.keda.sh"}
+"""The Lease of KEDA's operator, in whatever namespace."""
 
 T = TypeVar("T")
 
@@ -84,6 +91,7 @@ class Telemetry:
     signals: Sequence[Signal]
     rules: RelabelRules
     trust: Trust
+    policy: Policy
 
 
 class ClusterReader:
@@ -122,10 +130,24 @@ class ClusterReader:
         if isinstance(version, Unread):
             return found
         found = replace(found, listings=await self._listings())
-        reviews, metrics, missing = await asyncio.gather(
-            self._reviews(found, subject), self._metrics(telemetry, now), self._missing_namespaces()
+        gpus = await self._all_gpus()
+        reviews, metrics, missing, leases, own = await asyncio.gather(
+            self._reviews(found, subject),
+            source_series(telemetry, gpus, now),
+            self._missing_namespaces(),
+            self._or_why(lambda: self._listed(kinds.LEASE.path(), Lease, _OF_KEDA)),
+            self._own_leases(),
         )
-        return replace(found, reviews=reviews, metrics=metrics, missing_namespaces=missing)
+        found = replace(found, reviews=reviews, metrics=metrics, missing_namespaces=missing)
+        return replace(found, gpus=gpus, keda_leases=leases, own_leases=own)
+
+    async def _own_leases(self) -> ListResult[Lease]:
+        """By `get`, which is what the scaler's account may do itself."""
+        body = await self._get(kinds.LEASE.path(self._own["lease_namespace"], self._own["lease_name"]))
+        try:
+            return body if isinstance(body, Unread) else Listing(items=[decode(Lease, body)])
+        except UNREADABLE as error:
+            return Unread(str(error))
 
     # ---------------------------------------------------------------------------------------------------------- the API
 
@@ -188,10 +210,10 @@ class ClusterReader:
         found = [await self._or_why(partial(self._listed, resource.path(each), kind)) for each in self._namespaces]
         return _joined(dict(zip(self._namespaces, found, strict=True)))
 
-    async def _listed(self, path: str, kind: type[T]) -> Listing[T]:
+    async def _listed(self, path: str, kind: type[T], query: Mapping[str, str] | None = None) -> Listing[T]:
         """Raises: KubeError."""
         items, unreadable = list[T](), list[tuple[str, str]]()
-        async for raw, item in self._decoded(path, kind):
+        async for raw, item in self._decoded(path, kind, query):
             if isinstance(item, Unread):
                 unreadable.append(("/".join(filter(None, identity_of(raw).key)), item.reason))
             else:
@@ -232,19 +254,7 @@ class ClusterReader:
     async def _review(self, attributes: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
         return await self._or_why(lambda: is_allowed(self._transport, attributes, subject.as_user))
 
-    # ---------------------------------------------------------------------------------------------------------- metrics
-
-    async def _metrics(self, telemetry: Telemetry | Unread, now: datetime) -> SourceSeries | Unread:
-        if isinstance(telemetry, Unread):
-            return telemetry
-        signals = telemetry.signals
-        reads = await asyncio.gather(*(_read(telemetry.source, signal, now) for signal in signals))
-        return SourceSeries(
-            reads={signal.name: read for signal, read in zip(signals, reads, strict=True)},
-            rules=telemetry.rules,
-            trust=telemetry.trust,
-            gpus=await self._all_gpus(),
-        )
+    # ------------------------------------------------------------------------------------------------------------- GPUs
 
     async def _all_gpus(self) -> Gpus | Unread:
         pods = await self._or_why(self._gpu_pods)
@@ -253,22 +263,21 @@ class ClusterReader:
         nodes = await self._all(Node)
         if isinstance(nodes, Unread):
             return nodes
-        ready = [node for node in nodes.items if node.is_ready]
-        offered = (each for node in ready for each in allocatable(node).items())
+        offered = (each for node in nodes.items if node.is_ready for each in allocatable(node).items())
         return Gpus(
             allocatable=sum(amount for name, amount in offered if self._gpus.matches(name)),
-            shared_nodes=sorted(node.metadata.name for node in ready if _is_shared(node)),
+            nodes={node.metadata.name: node for node in nodes.items},
             pods=pods,
         )
 
-    async def _gpu_pods(self) -> frozenset[PodKey]:
-        """Pods that hold GPUs and run. Of most pods nothing is kept. Raises: KubeError."""
-        found, running = set[PodKey](), {"fieldSelector": "status.phase=Running"}
+    async def _gpu_pods(self) -> Mapping[PodKey, GpuPod]:
+        """Pods that may hold GPUs and have not ended. Of most pods nothing is kept. Raises: KubeError."""
+        found, lasting = dict[PodKey, GpuPod](), {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         for namespace in self._namespaces or ("",):
-            async for _, pod in self._decoded(kinds.POD.path(namespace), Pod, running):
-                if not isinstance(pod, Unread) and self._gpus.of_pod(pod.spec):
-                    found.add(pod.metadata.key)
-        return frozenset(found)
+            async for _, pod in self._decoded(kinds.POD.path(namespace), Pod, lasting):
+                if not isinstance(pod, Unread) and self._gpus.may_be_held_by(pod.spec):
+                    found[pod.metadata.key] = gpu_pod(pod, self._gpus)
+        return found
 
 
 async def _by_name(names: Sequence[str], ask: Callable[[str], Awaitable[T | Unread]]) -> Mapping[str, T] | Unread:
@@ -291,16 +300,25 @@ def _joined(found: Mapping[str, ListResult[T]]) -> ListResult[T]:
     )
 
 
-def _is_shared(node: Node) -> bool:
-    """Whether GPUs are offered more than once, as NVIDIA's feature discovery labels it."""
-    replicas = node.metadata.labels.get("nvidia.com/gpu.replicas", "")
-    return replicas.isdecimal() and int(replicas) > 1
+async def source_series(telemetry: Telemetry | Unread, gpus: Gpus | Unread, now: datetime) -> SourceSeries | Unread:
+    if isinstance(telemetry, Unread):
+        return telemetry
+    signals, boards = telemetry.signals, (ENERGY, BOARD_POWER)
+    reads = await asyncio.gather(*(_read(telemetry.source, signal, now) for signal in (*signals, *boards)))
+    return SourceSeries(
+        reads={signal.name: read for signal, read in zip(signals, reads, strict=False)},
+        boards={signal.name: read for signal, read in zip(boards, reads[len(signals) :], strict=True)},
+        rules=telemetry.rules,
+        trust=telemetry.trust,
+        policy=telemetry.policy,
+        gpus=gpus,
+    )
 
 
 async def _read(source: SignalSource, signal: Signal, now: datetime) -> Read | Unread:
     try:
-        reading = await source.read(signal, start=now - SPAN, end=now)
-        series = [Series(labels=each.labels(), samples=each.samples()) for each in reading.series]
+        readings = [await source.read(each, start=now - SPAN, end=now) for each in signal.by_unit]
+        series = [Series(labels=x.labels(), samples=x.samples()) for each in readings for x in each.series]
     except SourceError as error:
         return Unread(str(error))
-    return Read(signal=signal, series=series, server_time=reading.server_time)
+    return Read(signal=signal, series=series, server_time=readings[0].server_time)

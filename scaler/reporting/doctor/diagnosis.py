@@ -5,16 +5,18 @@ from datetime import datetime
 
 from scaler.admission.workload import is_ours
 from scaler.decision.switches import switch_of
-from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.idleness.policy import resolve
+from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.reporting.doctor.admission_checks import check_findings, requests_nodes
 from scaler.reporting.doctor.api_resources import kind_findings
 from scaler.reporting.doctor.cluster_queues import queue_findings
 from scaler.reporting.doctor.facts import DoctorInputs, unread_findings
-from scaler.reporting.doctor.findings import Finding, Subject, Topic
+from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.reporting.doctor.permissions import RuleUser, permission_findings
 from scaler.reporting.doctor.scaled_objects import scaled_object_findings
 from scaler.reporting.doctor.signals import metrics_findings
+from scaler.reporting.doctor.verdicts import unused_findings
 
 
 def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:
@@ -26,11 +28,17 @@ def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:
         *unread_findings(facts),
         *check_findings(facts),
         *queue_findings(facts),
-        *scaled_object_findings(facts),
+        *scaled_object_findings(facts, now),
+        *_unused(facts, now),
         *metrics_findings(facts.metrics, now),
     ]
     order = list(Topic)
     return sorted(findings, key=lambda each: order.index(each.topic))
+
+
+def _unused(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
+    if not isinstance(facts.gpus, Unread):
+        yield from unused_findings(facts.gpus, resolve(("settings", facts.wanted.defaults)), now)
 
 
 def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
@@ -52,6 +60,10 @@ def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:
 
 def components_in_use(facts: DoctorInputs) -> frozenset[RuleUser]:
     found = {RuleUser.SCALER, RuleUser.RECONCILER, *facts.wanted.optional}
+    if facts.of(IdlePolicy) or facts.of(ClusterIdlePolicy):
+        found.add(RuleUser.POLICIES)
+    if facts.of(ClusterIdlePolicy):
+        found.add(RuleUser.CLUSTER_POLICIES)
     if any(switch_of(each.spec.job_ref) is not None for each in facts.of(ScalableWorkload)):
         found.add(RuleUser.SWITCHES)
     if facts.wanted.reclaim.pressure:

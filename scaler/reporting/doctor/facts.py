@@ -11,7 +11,7 @@ from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.idleness.policy import Overrides, Policy, resolve
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, Service, Trigger
+from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
@@ -21,6 +21,7 @@ from scaler.reporting.doctor.api_resources import Served
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.reporting.doctor.permissions import Reviews, RuleUser
 from scaler.reporting.doctor.signals import SourceSeries
+from scaler.reporting.doctor.verdicts import Gpus
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class DoctorSettings:
     reclaim: ReclaimConfig = ReclaimConfig()  # noqa: RUF009 - frozen
     max_window: timedelta = timedelta(hours=24)
     reconciles: bool = True
-    """Whether anything is to be written: with `components: [scaler]`, as in mode observe, nothing is."""
+    """Whether anything is to be written: with `components: [scaler]` nothing is."""
     optional: frozenset[RuleUser] = frozenset()
     """Of what is off by default, what is on."""
     namespaces: tuple[str, ...] = ()
@@ -86,8 +87,13 @@ class DoctorInputs:
     """By type, as in `TYPES_READ`; Nodes are only listed where one of our AdmissionChecks needs them."""
     reviews: Reviews = ()
     metrics: SourceSeries | Unread = Unread("no metrics source is configured")  # noqa: RUF009 - frozen
+    gpus: Gpus | Unread = Unread("pods were not read")  # noqa: RUF009 - frozen
     wanted: DoctorSettings = DoctorSettings()
     missing_namespaces: Sequence[str] = ()
+    keda_leases: ListResult[Lease] = Unread("it was not asked for")  # noqa: RUF009 - frozen
+    """Of KEDA's operators."""
+    own_leases: ListResult[Lease] = Listing()
+    """That of this scaler, in one element; none where there is none."""
 
     def of(self, kind: type[T]) -> Sequence[T]:
         """The objects; none where they could not be read, which is a finding of its own."""

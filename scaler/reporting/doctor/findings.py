@@ -70,3 +70,12 @@ class Unread:
 def counts(findings: Iterable[Finding]) -> dict[Severity, int]:
     found = Counter(each.severity for each in findings)
     return {severity: found[severity] for severity in Severity}
+
+
+_SOME = 3
+
+
+def some(names: Iterable[str]) -> str:
+    """The first of them, for a sentence."""
+    ordered = sorted(names)
+    return ", ".join(ordered[:_SOME]) + (", …" if len(ordered) > _SOME else "")

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
-from scaler.kube.objects.core import UNREADABLE, condition, decode
+from scaler.kube.objects.core import condition, decode
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterPlacement, MultiKueueCluster, MultiKueueConfig

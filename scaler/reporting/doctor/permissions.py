@@ -12,6 +12,7 @@ from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.resources import Resource
 from scaler.kube.reviews import ResourceAttributes
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
+from scaler.suspension.keep_record import SUFFIX
 
 
 class RuleUser(StrEnum):
@@ -54,6 +55,8 @@ class RequiredRule:
     subresource_of_targets: str = ""
     in_lease_namespace: bool = False
     """Only in the namespace that holds the Lease; all else in every namespace, or in each that is watched."""
+    suffix: str = ""
+    """Of the name there, after that of the Lease."""
     in_kueue_namespace: bool = False
     """Only in the namespace of Kueue."""
 
@@ -69,6 +72,8 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         on=_on(kinds.POD, kinds.SCALED_OBJECT, kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD),
         on_targets=True,
     ),
+    # Between pods and what a scale target of any other kind may own (`decision/owned_pods.py`).
+    RequiredRule(part=RuleUser.SCALER, verbs=("list", "watch"), on=_on(kinds.REPLICA_SET)),
     RequiredRule(part=RuleUser.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
     RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD)),
     RequiredRule(
@@ -78,6 +83,13 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     ),
     # Also processes that only answer KEDA: one of them shows what is counted about the cluster.
     RequiredRule(part=RuleUser.SCALER, verbs=("get", "create", "update"), on=_on(kinds.LEASE), in_lease_namespace=True),
+    RequiredRule(
+        part=RuleUser.RECONCILER,
+        verbs=("get", "create", "patch"),
+        on=_on(kinds.CONFIG_MAP),
+        in_lease_namespace=True,
+        suffix=SUFFIX,
+    ),
     RequiredRule(part=RuleUser.RECONCILER, verbs=("create", "patch"), on=_on(kinds.EVENT)),
     RequiredRule(part=RuleUser.POLICIES, verbs=("get", "list", "watch"), on=_on(kinds.IDLE_POLICY)),
     RequiredRule(
@@ -176,7 +188,8 @@ def attributes_of(
     """The questions that the need comes to.
 
     `targets` are the kinds that ScaledObjects scale; `namespaces` are the only ones that are watched; empty: all are.
-    With a `lease_name` no more is asked for than that Lease; `create` cannot be restricted by name.
+    With a `lease_name` no more is asked for than that Lease, and what is named after it; `create` cannot be restricted
+    by name.
     """
     things = [*need.on]
     if need.on_targets:
@@ -192,7 +205,7 @@ def attributes_of(
             resource=thing.resource.plural,
             subresource=thing.subresource,
             namespace=place,
-            name=lease_name if need.in_lease_namespace and verb != "create" else "",
+            name=lease_name + need.suffix if lease_name and need.in_lease_namespace and verb != "create" else "",
         )
         for thing in things
         for place in (places if thing.resource.namespaced else ("",))
@@ -205,8 +218,11 @@ Reviews = Sequence[tuple[RequiredRule, Mapping[ResourceAttributes, bool | Unread
 
 
 def permission_findings(reviews: Reviews, used: Set[RuleUser]) -> Iterator[Finding]:
-    """One finding per rule. `used` are the parts of the program that this cluster needs."""
-    return (_finding(rule, answers, is_used=rule.part in used) for rule, answers in reviews if answers)
+    """One finding per rule, but for nodes that no ReclaimPolicy asks for. `used` are the parts that are needed here."""
+    needed = (
+        (rule, answers) for rule, answers in reviews if rule.part is not RuleUser.PROVISIONING or rule.part in used
+    )
+    return (_finding(rule, answers, is_used=rule.part in used) for rule, answers in needed if answers)
 
 
 def _finding(rule: RequiredRule, answers: Mapping[ResourceAttributes, bool | Unread], *, is_used: bool) -> Finding:

@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from scaler.decision.candidate import history_of
 from scaler.decision.cluster_state import scaled_by_key
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import owner_key
@@ -14,20 +15,27 @@ from scaler.keda.call_credentials import split_address
 from scaler.kube.objects.core import ObjectMeta, condition
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, Service, Trigger
+from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.reporting.doctor.facts import DoctorInputs, Listing
-from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
+from scaler.reporting.doctor.facts import DoctorInputs, Listing, ListResult
+from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
+from scaler.reporting.doctor.verdicts import Doubted, by_reason
 
-_IN_CLUSTER = re.compile(r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d+)")
+_IN_CLUSTER = re.compile(
+    r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d{1,5})"
+)
 """A Service's address as pods of the cluster write it."""
 _LISTED = 10
 
 
-def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
+def scaled_object_findings(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
     ours, about = facts.own_triggers(), Subject(Topic.SCALED_OBJECTS)
     yield from _without_keda(facts)
+    yield from (of_keda := [*_of_keda(facts, now)] if ours else [])
+    yield from _of_leader(facts, now)
+    is_dead = any(each.severity is Severity.FAIL for each in of_keda)
     yield from _of_remote_copies(facts)
+    yield from _not_judged(facts)
     if not ours and facts.has_all(ScaledObject) and not _direct(facts):
         yield about.warn(
             "None",
@@ -37,12 +45,30 @@ def scaled_object_findings(facts: DoctorInputs) -> Iterator[Finding]:
     fine = 0
     for scaled_object, trigger in ours:
         found = [*_of_scaled_object(scaled_object, trigger, facts)]
+        if not is_dead:
+            found += _of_readiness(scaled_object, now)
         fine += not found
         yield from found
     for address in dict.fromkeys(trigger.metadata.get("scalerAddress", "") for _, trigger in ours):
         yield from _of_address(address, facts)
     if fine:
         yield about.ok("Fine", f"{fine} of {len(ours)} that name this scaler are as they have to be")
+
+
+def _not_judged(facts: DoctorInputs) -> Iterator[Finding]:
+    """What should run and does not, cannot be judged, or is left alone, as the leader has written last."""
+    scalable = facts.of(ScalableWorkload)
+    lines = [
+        (f"ScaledObject {'/'.join(each.metadata.key)}", history_of(each.metadata.annotations)[-1:])
+        for each, _ in facts.own_triggers()
+        if not is_scalable_workload(each.spec.scale_target_ref)
+    ]
+    found = [Doubted(each.reason, name, each.message) for name, last in lines for each in last if each.times != 1]
+    found += [
+        Doubted(each.status.reason, f"ScalableWorkload {'/'.join(each.metadata.key)}", each.status.message)
+        for each in scalable
+    ]
+    yield from by_reason(Topic.SCALED_OBJECTS, found, of=len(lines) + len(scalable))
 
 
 def _of_remote_copies(facts: DoctorInputs) -> Iterator[Finding]:
@@ -108,10 +134,58 @@ def _of_scaled_object(scaled_object: ScaledObject, trigger: Trigger, facts: Doct
         yield about.fail("InvalidMetadata", str(error), "correct it: until then KEDA gets errors")
     else:
         yield from _of_policy(about, scaled_object, policy, facts)
-    ready = condition(scaled_object.status.conditions, "Ready")
+
+
+def _of_readiness(scaled_object: ScaledObject, now: datetime) -> Iterator[Finding]:
+    """What KEDA says of it. While KEDA does not run it says nothing new."""
+    about = Subject(Topic.SCALED_OBJECTS, f"ScaledObject {'/'.join(scaled_object.metadata.key)}")
+    ready, created = condition(scaled_object.status.conditions, "Ready"), scaled_object.metadata.creation_timestamp
     if ready and ready.status == "False":
         do = "see its Events; as long as the scaler answers with errors, KEDA leaves the target as it is"
-        yield about.warn("NotReady", f"KEDA says {ready.reason}: {ready.message}", do)
+        yield about.fail("NotReady", f"KEDA says {ready.reason}: {ready.message}", do)
+    elif not scaled_object.status.conditions and created is not None and now - created > _SOON:
+        do = "see whether KEDA's operator runs, and whether it watches this namespace"
+        yield about.fail("NotSeenByKEDA", "KEDA has set no condition of it since it was created", do)
+
+
+_SOON = timedelta(minutes=2)
+"""KEDA sets conditions within seconds; its operator starts within a minute."""
+
+
+def _of_keda(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
+    """Whether KEDA's operator runs. Without it nothing is scaled, and no ScaledObject says so."""
+    about, leases = Subject(Topic.SCALED_OBJECTS, "KEDA"), facts.keda_leases
+    if isinstance(leases, Unread):
+        yield about.ok("NotRead", "whether its operator runs shows in its Lease, which may not be read here")
+        return
+    if not any(each.spec.renew_time for each in leases.items):
+        yield about.ok("NotKnown", "there is no Lease operator.keda.sh, by which to see whether its operator runs")
+    elif silent := _silent_for(leases, now):
+        where = ", ".join(each.metadata.namespace for each in leases.items)
+        what = f"its operator in namespace {where} has not renewed its Lease for {silent}: nothing is scaled"
+        yield about.fail("NotRunning", what, "see whether its pods run")
+
+
+def _of_leader(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
+    """Whether a replica of this scaler leads, where one ever has."""
+    if silent := _silent_for(facts.own_leases, now):
+        what = f"no replica has renewed its Lease for {silent}: nothing is suspended, resumed or attached"
+        yield Subject(Topic.SCALED_OBJECTS, "the scaler").fail(
+            "NotRunning", what, "see whether its pods run, and its log"
+        )
+
+
+def _silent_for(leases: ListResult[Lease], now: datetime) -> str:
+    """How long none of the Leases was renewed; empty where that is as it has to be, or not known."""
+    renewed = (
+        [each.spec.renew_time for each in leases.items if each.spec.renew_time] if isinstance(leases, Listing) else []
+    )
+    silent = now - max(renewed, default=now)
+    return format_duration(_whole(silent)) if silent > _SOON else ""
+
+
+def _whole(duration: timedelta) -> timedelta:
+    return timedelta(seconds=int(duration.total_seconds()))
 
 
 def _of_replicas(about: Subject, scaled_object: ScaledObject) -> Iterator[Finding]:

@@ -1,27 +1,30 @@
 """Does the metrics source show each signal and each GPU, with the labels and intervals that the settings suppose?"""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import ceil
 from statistics import median
 
 from scaler.idleness.durations import format_duration
-from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit, identify, utilisation_ratio
-from scaler.idleness.policy import Trust
+from scaler.idleness.gpu import GpuId, Signal, Unit, identify_device, utilisation_ratio
+from scaler.idleness.history import PodKey
+from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import RelabelRules, relabel
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
+from scaler.idleness.window import whole_collections
+from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread, some
+from scaler.reporting.doctor.verdicts import (
+    SPAN,
+    Gpus,
+    IdentifiedSeries,
+    Judgement,
+    Samples,
+    history_of,
+    without_parents,
+)
 
-SPAN = timedelta(minutes=10)
-"""How far back samples are read: enough to see at which intervals they come."""
-_SHOWN = 3
 _MISREAD_RATIO = 1.5
-_CLEARLY_BUSY_RATIO = 0.5
 _METRICS = Subject(Topic.METRICS)
-
-Samples = Sequence[tuple[float, float]]
-PodKey = tuple[str, str]
-"""(namespace, name)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,61 +39,42 @@ class Read:
     series: Sequence[Series] = ()
     server_time: datetime | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpus:
-    allocatable: int | None = 0
-    """Of all nodes that are ready, shared ones counted as often as they are offered. None: nodes are not read."""
-    shared_nodes: Sequence[str] = ()
-    """Nodes whose GPUs are offered more than once (time-slicing, MPS)."""
-    pods: Set[PodKey] = frozenset()
-    """Pods that hold GPUs and run."""
+    def unit_of(self, series: Series) -> Unit:
+        return self.signal.unit_of(series.labels.get("__name__", ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSeries:
     reads: Mapping[str, Read | Unread]
     """By the signal's name."""
+    boards: Mapping[str, Read | Unread] = field(default_factory=dict)
+    """What is read of whole boards, by name. Nothing of it is required."""
     rules: RelabelRules
     trust: Trust
+    policy: Policy = Policy()  # noqa: RUF009 - frozen
+    """Of workloads that set nothing else."""
     gpus: Gpus | Unread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SignalSeries:
     read: Read
-    held: Sequence[tuple[GpuSeries, Samples]]
-    """Those that name a device and a pod."""
-    devices: Set[GpuId]
-    """All that are shown, held or not."""
+    series: Sequence[IdentifiedSeries]
+    """Those that name a device, held by a pod or not."""
 
     @classmethod
     def of(cls, read: Read, rules: RelabelRules) -> "_SignalSeries":
-        held, devices = [], set()
-        for series in read.series:
-            labels = relabel(series.labels, rules)
-            if labels is None:
-                continue
-            if found := identify(labels):
-                held.append((found, series.samples))
-            # With a pod of no meaning, because devices that no pod holds are counted, too.
-            placeholders = {name: "-" for name in ("namespace", "pod") if not labels.get(name)}
-            if device := identify(labels | placeholders):
-                devices.add(device.gpu)
-        return cls(read=read, held=held, devices=devices)
+        relabelled = ((each, relabel(each.labels, rules)) for each in read.series)
+        found = ((each, identify_device(labels)) for each, labels in relabelled if labels is not None)
+        return cls(read=read, series=[(of, each.samples, read.unit_of(each)) for each, of in found if of is not None])
+
+    @property
+    def devices(self) -> Set[GpuId]:
+        return {series.gpu for series, *_ in self.series}
 
     @property
     def pods(self) -> Set[PodKey]:
-        return {(series.namespace, series.pod) for series, _ in self.held}
-
-    def peaks(self) -> dict[GpuId, float]:
-        peaks: dict[GpuId, float] = {}
-        for series, samples in self.held:
-            for _, value in samples:
-                ratio = utilisation_ratio(value, self.read.signal.unit)
-                if ratio is not None:
-                    peaks[series.gpu] = max(peaks.get(series.gpu, 0.0), ratio)
-        return peaks
+        return {(series.namespace, series.pod) for series, *_ in self.series if series.pod}
 
 
 _ShownSeries = Mapping[str, _SignalSeries]
@@ -103,6 +87,16 @@ def metrics_findings(metrics: SourceSeries | Unread, now: datetime) -> Iterator[
         return
     reads = metrics.reads.items()
     shown = {name: _SignalSeries.of(read, metrics.rules) for name, read in reads if not isinstance(read, Unread)}
+    found = [*_of_signals(reads, shown, metrics, now), *_of_devices(shown, metrics)]
+    yield from found
+    is_fine = all(each.severity is Severity.OK for each in found)
+    has_history = any(len(samples) > 1 for each in shown.values() for _, samples, *_ in each.series)
+    yield from _of_verdicts(shown, metrics, now, of_time=is_fine and has_history)
+
+
+def _of_signals(
+    reads: Iterable[tuple[str, Read | Unread]], shown: _ShownSeries, metrics: SourceSeries, now: datetime
+) -> Iterator[Finding]:
     for name, read in reads:
         about = _of_name(name)
         if isinstance(read, Unread):
@@ -111,8 +105,6 @@ def metrics_findings(metrics: SourceSeries | Unread, now: datetime) -> Iterator[
             yield from _of_signal(about, shown[name], metrics, shown, now)
         else:
             yield _missing(about, read, shown)
-    yield from _of_devices(shown, metrics)
-    yield from _of_agreement(shown)
 
 
 def _of_name(signal: str) -> Subject:
@@ -142,7 +134,7 @@ def _of_signal(
 
 
 def _missing(about: Subject, read: Read, shown: _ShownSeries) -> Finding:
-    devices = {device for each in shown.values() for device in each.devices}
+    devices = without_parents(device for each in shown.values() for device in each.devices)
     if read.signal.absent_on_mig and devices and all(each.is_mig for each in devices):
         return about.ok("NotOnMIG", "it is not published for MIG instances, and all GPUs are such")
     names = " or ".join(read.signal.metrics)
@@ -161,33 +153,66 @@ def _of_clock(about: Subject, read: Read, trust: Trust, now: datetime) -> Iterat
             f"the source's clock and the one here differ by {format_duration(skew)}",
             "set both by NTP; trust.maxClockSkew of the settings says how much is tolerated",
         )
+    latest = (now + trust.max_clock_skew).timestamp()
+    if ahead := {_host(each.labels) for each in read.series if any(at > latest for at, _ in each.samples)}:
+        yield about.fail(
+            "ClockSkew",
+            f"samples of {some(ahead)} are yet to come: the GPUs are Unknown",
+            "correct the clock there, or of what stores the samples",
+        )
 
 
 def _of_unit(about: Subject, read: Read) -> Iterator[Finding]:
-    if read.signal.unit is not Unit.RATIO:
-        return
-    measured = (utilisation_ratio(value, Unit.RATIO) for each in read.series for _, value in each.samples)
-    peak = max((value for value in measured if value is not None), default=0.0)
-    if peak > _MISREAD_RATIO:
-        what = f"its unit is ratio, and there is a sample of {peak:g}"
-        yield about.fail("WrongUnit", what, "set unit: percent for it in the settings")
+    peaks: dict[str, float] = {}
+    for each in read.series:
+        measured = (utilisation_ratio(value, Unit.RATIO) for _, value in each.samples)
+        name = each.labels.get("__name__", "")
+        peaks[name] = max(peaks.get(name, 0.0), *(value or 0.0 for value in measured), 0.0)
+    for name, peak in peaks.items():
+        unit = read.signal.unit_of(name)
+        if unit is Unit.RATIO and peak > _MISREAD_RATIO:
+            what = f"its unit is ratio, and there is a sample of {peak:g} of {name}"
+            yield about.fail("WrongUnit", what, "set unit: percent for it in the settings")
+        elif unit is Unit.PERCENT and 0 < peak < 1:
+            what = f"its unit is percent, and the highest sample of {name} is {peak:g}: its GPUs are Unknown"
+            yield about.fail(
+                "WrongUnit", what, "set unit: ratio for it in the settings, if 1 is a GPU that works fully"
+            )
+
+
+def _host(labels: Mapping[str, str]) -> str:
+    """Whose samples arrive together."""
+    return next(
+        (labels[name] for name in ("Hostname", "hostname", "node", "instance") if labels.get(name)), "all hosts"
+    )
 
 
 def _of_age(about: Subject, read: Read, trust: Trust, now: datetime) -> Iterator[Finding]:
-    newest = max(each.samples[-1][0] for each in read.series if each.samples)
-    age = now - datetime.fromtimestamp(newest, now.tzinfo)
-    if age > trust.max_age:
-        yield about.fail(
+    """Hosts whose newest sample is too old for how often they have one."""
+    newest: dict[str, float] = {}
+    for each in read.series:
+        for at_s in (at for at, _ in each.samples[-1:]):
+            newest[_host(each.labels)] = max(newest.get(_host(each.labels), 0.0), at_s)
+    tolerated = trust.max_age_intervals * max(trust.interval, _apart(read) or trust.interval)
+    delays = {host: now.timestamp() - at_s for host, at_s in newest.items()}
+    late = {host: delay for host, delay in delays.items() if delay > tolerated.total_seconds()}
+    if late:
+        intervals = ceil(max(late.values()) / trust.interval.total_seconds()) + 1
+        shown = some(f"{host} by {format_duration(timedelta(seconds=round(delay)))}" for host, delay in late.items())
+        yield about.finding(
+            Severity.FAIL if len(late) == len(newest) else Severity.WARN,
             "Stale",
-            f"the newest sample is {format_duration(age)} old, and {format_duration(trust.max_age)} are tolerated",
-            "see whether the exporters are scraped; raise trust.collectionInterval if they collect more seldom",
+            f"samples are late: {shown}; {format_duration(trust.max_age)} are tolerated",
+            "see whether its exporter is scraped; where samples always arrive so late (remote write, Cloud Monitoring) "
+            f"set trust.maxAgeIntervals to {intervals}, and trust.maxGapIntervals to no less",
         )
 
 
 def _of_interval(about: Subject, read: Read, trust: Trust) -> Iterator[Finding]:
     apart = _apart(read)
-    if apart is not None and apart > trust.interval * 1.25:
-        share = trust.interval / apart
+    missed = whole_collections(apart / trust.interval) if apart else 0
+    if apart and missed:
+        share = 1 - missed * trust.interval / apart
         yield about.finding(
             Severity.FAIL if share < trust.min_coverage_ratio else Severity.WARN,
             "Sparse",
@@ -212,7 +237,7 @@ def _convention(read: Read, metrics: SourceSeries) -> str:
     names = {name for each in read.series for name, value in each.labels.items() if value}
     if "exported_pod" in names:
         return "; pods are in exported_* labels"
-    if not isinstance(metrics.gpus, Unread) and not metrics.gpus.pods:
+    if not isinstance(metrics.gpus, Unread) and not metrics.gpus.running:
         return ""
     return "; pods are in pod and namespace (honorLabels)" if "pod" in names else "; no pods are named"
 
@@ -230,7 +255,7 @@ def _of_holders(about: Subject, signal: _SignalSeries, metrics: SourceSeries, sh
     elif not named & holders:
         yield about.fail(
             "OtherPods",
-            f"the pods that are named hold no GPUs here ({_some('/'.join(each) for each in named)})",
+            f"the pods that are named hold no GPUs here ({some('/'.join(each) for each in named)})",
             "they may be the exporter's own (add relabel rules, or honorLabels: true to the scrape), or another "
             "cluster's (prometheus.matchers)",
         )
@@ -238,7 +263,7 @@ def _of_holders(about: Subject, signal: _SignalSeries, metrics: SourceSeries, sh
         yield about.warn(
             "PodsNotShown",
             f"{len(unseen)} of {len(holders)} pods that hold GPUs have no series "
-            f"({_some('/'.join(each) for each in unseen)})",
+            f"({some('/'.join(each) for each in unseen)})",
             "see whether an exporter runs on their nodes, and whether it is scraped",
         )
 
@@ -248,19 +273,18 @@ def _expected_pods(signal: _SignalSeries, metrics: SourceSeries, shown: _ShownSe
     if isinstance(metrics.gpus, Unread):
         return frozenset()
     if not signal.read.signal.absent_on_mig:
-        return metrics.gpus.pods
-    held = (series for each in shown.values() for series, _ in each.held)
-    return metrics.gpus.pods - {(series.namespace, series.pod) for series in held if series.gpu.is_mig}
+        return metrics.gpus.running
+    held = (series for each in shown.values() for series, *_ in each.series)
+    return metrics.gpus.running - {(series.namespace, series.pod) for series in held if series.gpu.is_mig}
 
 
 # ---------------------------------------------------------------------------------------------------------- all devices
 
 
 def _of_devices(shown: _ShownSeries, metrics: SourceSeries) -> Iterator[Finding]:
-    devices, gpus = {device for each in shown.values() for device in each.devices}, metrics.gpus
+    devices, gpus = without_parents(device for each in shown.values() for device in each.devices), metrics.gpus
     if not devices:
         return
-    yield from _of_sharing(shown, metrics)
     mig = sum(device.is_mig for device in devices)
     if mig:
         absent = [name for name, each in shown.items() if each.read.signal.absent_on_mig]
@@ -278,51 +302,17 @@ def _of_devices(shown: _ShownSeries, metrics: SourceSeries) -> Iterator[Finding]
         yield _METRICS.ok("GPUs", f"{len(devices)} GPUs are shown, nodes offer {gpus.allocatable}")
 
 
-def _of_sharing(shown: _ShownSeries, metrics: SourceSeries) -> Iterator[Finding]:
-    nodes = [] if isinstance(metrics.gpus, Unread) else metrics.gpus.shared_nodes
-    shared = [str(gpu) for gpu, pods in _current_holders(shown, metrics.trust).items() if len(pods) > 1]
-    what = [f"{len(shared)} GPUs have several pods ({_some(shared)})"] if shared else []
-    what += [f"nodes offer theirs more than once ({_some(nodes)})"] if nodes else []
-    if what:
-        yield _METRICS.warn(
-            "Shared",
-            f"{'; '.join(what)}: readings of a shared GPU can be false zeros, so that its pods are never suspended",
-            "use MIG, or whole GPUs, for what is to be suspended",
-        )
-
-
-def _current_holders(shown: _ShownSeries, trust: Trust) -> Mapping[GpuId, Set[PodKey]]:
-    """The pods for which each GPU reports now. One that has ended since, or that another one has followed, is none."""
-    holders: dict[GpuId, set[PodKey]] = defaultdict(set)
-    for each in shown.values():
-        newest = max((samples[-1][0] for _, samples in each.held if samples), default=0.0)
-        begun: dict[GpuId, float] = {}
-        for series, samples in each.held:
-            if samples:
-                begun[series.gpu] = max(begun.get(series.gpu, 0.0), samples[0][0])
-        for series, samples in each.held:
-            if samples and samples[-1][0] >= max(begun[series.gpu], newest - trust.max_age.total_seconds()):
-                holders[series.gpu].add((series.namespace, series.pod))
-    return holders
-
-
-def _of_agreement(shown: _ShownSeries) -> Iterator[Finding]:
-    """GPUs of which one signal is 0 over the whole time, while another one shows work."""
-    peaks = {name: each.peaks() for name, each in shown.items()}
-    for name, quiet in peaks.items():
-        stuck = [
-            str(gpu)
-            for gpu, peak in quiet.items()
-            if not peak and any(other.get(gpu, 0.0) >= _CLEARLY_BUSY_RATIO for other in peaks.values())
-        ]
-        if stuck:
-            yield _of_name(name).warn(
-                "Disagree",
-                f"it is 0 for {len(stuck)} GPUs of which another one says that they work ({_some(stuck)})",
-                "restart the exporter (or DCGM's host engine) there; until then those GPUs are Unknown, never idle",
-            )
-
-
-def _some(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    return ", ".join(ordered[:_SHOWN]) + (", …" if len(ordered) > _SHOWN else "")
+def _of_verdicts(shown: _ShownSeries, metrics: SourceSeries, now: datetime, *, of_time: bool) -> Iterator[Finding]:
+    """What keeps pods from being judged; nothing while a signal cannot be read, of which all are Unknown."""
+    read = {name: each for name, each in metrics.boards.items() if isinstance(each, Read)}
+    boards = {name: _SignalSeries.of(each, metrics.rules) for name, each in read.items()}
+    for name, each in metrics.boards.items():
+        if isinstance(each, Unread):
+            yield _of_name(name).fail("NotRead", each.reason)
+    if isinstance(metrics.gpus, Unread) or len(shown) + len(boards) < len(metrics.reads) + len(metrics.boards):
+        return
+    of_signals, of_boards = ({x.read.signal: x.series for x in found.values()} for found in (shown, boards))
+    gpus, trust, policy = metrics.gpus, metrics.trust, metrics.policy
+    history = history_of(of_signals, of_boards, gpus=gpus, trust=trust, now=now)
+    judgement = Judgement(history=history, gpus=gpus, trust=trust, policy=policy, now=now)
+    yield from judgement.findings(of_time=of_time)

@@ -200,9 +200,7 @@ def _of_call(call: CallKey, result: CallResult | Unread, now: datetime) -> Itera
             yield about.warn("NotTested", result.reason, _FROM_ELSEWHERE)
         return
     for fault in result.faults:
-        severity = Severity.WARN if fault.problem is CallProblem.NOT_REACHED else Severity.FAIL
-        do = _what_to_do(fault, _host(address), credentials, result)
-        yield about.finding(severity, str(fault.problem), fault.what, do)
+        yield about.fail(str(fault.problem), fault.what, _what_to_do(fault, _host(address), credentials, result))
     if result.faults:
         return
     certificate = result.certificate

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.keda.call_credentials import PARAMETERS, CallCredentials, credentials_of
 from scaler.kube.objects import resources as kinds
-from scaler.kube.objects.core import UNREADABLE, decode
+from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import AuthenticationRef, ConfigMap, ScaledObject, Secret, Trigger, TriggerAuthentication
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport

@@ -68,7 +68,7 @@ class Looker:
 
 _NAMED = re.compile(r"(?<![\w./-])([a-z0-9][-a-z0-9]*)/[a-z0-9][-a-z0-9.]*")
 """`namespace/name`, but not `nvidia.com/gpu`."""
-EVERYTHING = Looker()
+EVERYTHING, NOTHING = Looker(), Looker(namespaces=frozenset())
 
 
 @dataclass(slots=True)

@@ -25,10 +25,12 @@ MEANINGS = {
     GpuState.ENDING: "pods terminate",
     GpuState.UNKNOWN: "cannot be judged",
     GpuState.WITHOUT_METRICS: "no samples",
-    GpuState.HELD_IDLE: "idle, and kept by more than time",
-    GpuState.IDLE: "idle, and kept by time alone",
-    SUSPENDED: "would be held by suspended workloads",
+    GpuState.HELD_IDLE: "their workloads are kept, observed, or needed by no gang",
+    GpuState.IDLE: "their workloads are suspended when their time has come",
+    SUSPENDED: "free; suspended workloads would hold them",
 }
+LABELS = {GpuState.HELD_IDLE: "Idle, left alone", GpuState.IDLE: "Idle", GpuState.WITHOUT_METRICS: "Without metrics"}
+"""How states are called whose names are not words."""
 HEIGHT = 220
 _LONGEST_GAP = 4
 _ROWS = 12
@@ -50,6 +52,15 @@ class FleetArea:
     """In a square of the size 1."""
     now: float
 
+    @property
+    def label(self) -> str:
+        return LABELS.get(GpuState(self.state), self.state) if self.is_held else self.state
+
+    @property
+    def is_held(self) -> bool:
+        """Whether pods hold these GPUs."""
+        return self.state != SUSPENDED
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetChart:
@@ -64,9 +75,14 @@ class FleetChart:
     height: int = HEIGHT
 
     @property
-    def shown(self) -> float:
+    def idle(self) -> float:
         """GPUs that are idle now."""
         return sum(each.now for each in self.areas if each.state in (GpuState.IDLE, GpuState.HELD_IDLE))
+
+    @property
+    def suspended(self) -> float:
+        """GPUs that suspended workloads would hold now."""
+        return sum(each.now for each in self.areas if not each.is_held)
 
 
 def draw_fleet(

@@ -14,6 +14,7 @@ from typing import Any
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns
 from scaler.errors import ScalerError
 from scaler.kube.objects.idlegpu import ReallocationStatus, ScalableWorkload
+from scaler.reclaim.transitions import LedgerStage
 from scaler.reporting.page.access import Looker
 from scaler.reporting.views.query_service import QueryService
 
@@ -69,24 +70,30 @@ def _instant(text: str | None) -> datetime | None:
 def pending_in(gangs: Iterable[Mapping[str, Any]], *, namespace: str, looker: Looker) -> list[Mapping[str, Any]]:
     """Those of the namespace, as far as they may be seen."""
     found = [each for each in gangs if namespace in ("", each["namespace"]) and looker.visible(each["namespace"])]
-    return [_without_others(each, looker) for each in found] if looker.is_restricted else found
+    seen: list[Mapping[str, Any]] = [{**each, "plan": _victims_seen(each["plan"], looker)} for each in found]
+    return [_without_others(each, looker) for each in seen] if looker.is_restricted else seen
+
+
+def _victims_seen(plan: Mapping[str, Any] | None, looker: Looker) -> Mapping[str, Any] | None:
+    """The plan with the victims that may be seen, and how many `hidden` ones there are, for every viewer alike."""
+    if plan is None:
+        return None
+    victims = [each for each in plan["victims"] if looker.visible(_namespace_of(each))]
+    step = "" if looker.is_restricted else plan["next"]
+    return {**plan, "next": step, "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
 
 
 def _without_others(gang: Mapping[str, Any], looker: Looker) -> Mapping[str, Any]:
-    """The gang without what it says of workloads in namespaces that may not be seen: texts of ours, names, plans."""
-    plan = gang["plan"]
-    if plan:
-        victims = [each for each in plan["victims"] if looker.visible(_namespace_of(each))]
-        plan = {**plan, "next": "", "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
+    """The gang without what it says of workloads in namespaces that may not be seen: texts of ours, and names."""
+    kueue = gang["kueue"]
     return {
         **gang,
         "message": "",
         "reasons": [{**each, "message": ""} for each in gang["reasons"]],
         "before": [each for each in gang["before"] if looker.visible(each.partition("/")[0])],
+        "checks": [{**each, "message": looker.mask(each["message"])} for each in gang["checks"]],
+        "kueue": kueue and {**kueue, "message": looker.mask(kueue["message"])},
         "admissionChecks": [],
-        "plan": {**plan, "next": "", "victims": victims, "hidden": len(plan["victims"]) - len(victims)}
-        if plan
-        else None,
         "reclaim": {"outcome": gang["reclaim"]["outcome"], "message": ""},
         "dispatch": _answers_alone(gang.get("dispatch")),
     }
@@ -147,10 +154,12 @@ class Transfer:
 
 
 async def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, looker: Looker) -> list[Transfer]:
-    """Those from or to the namespace, the newest first."""
+    """Those from or to the namespace, the newest first. A plan that was cancelled gave nothing to anybody."""
     found, turns = list[Transfer](), Turns()
     for each in scalables:
-        if (status := each.status.reallocation) is not None and looker.visible(each.metadata.namespace):
+        status = each.status.reallocation
+        is_given = status is not None and status.stage != LedgerStage.CANCELLED
+        if status is not None and is_given and looker.visible(each.metadata.namespace):
             found.append(Transfer(each, status, looker.mask(status.workload)))
         await turns.give_way()
     chosen = [each for each in found if namespace in ("", each.namespace, each.gang.partition("/")[0])]

@@ -3,6 +3,7 @@
 Laws:
 
 * Everything that a template writes is escaped; nothing is marked as safe.
+* A part that cannot be rendered takes nothing else from the page.
 * The page loads its own style and its own script, and nothing else from anywhere: the policy in the header forbids it,
   even to what somebody might find a way to write into the page.
 * An answer is tagged by its content: while nothing changes, a client that asks again gets 304. So a page shows no time
@@ -12,13 +13,14 @@ Laws:
 import asyncio
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import structlog
 from aiohttp import hdrs, web
 
 from scaler.clock import Turns
@@ -27,6 +29,8 @@ from scaler.reporting.page.workloads import STATES
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
+
+log = structlog.get_logger(__name__)
 
 _TEMPLATES = Path(__file__).parent.parent / "templates"
 _STATIC = Path(__file__).parent / "static"
@@ -62,8 +66,9 @@ def environment() -> "Environment":
         "segment": lambda text: quote(text, safe=""),
         "state_class": state_class,
         "counted": counted,
+        "counted_number": lambda amount, word: counted(round(amount), word),
     }
-    made.globals |= {"version_of": static_version}
+    made.globals |= {"version_of": static_version, "shielded": shielded}
     return made
 
 
@@ -88,6 +93,15 @@ class Renderer:
             parts.append(part.encode())
             await turns.give_way()
         return b"".join(parts)
+
+
+def shielded(name: str, *, caller: Callable[[], str]) -> str | None:
+    """A part of a page; None where it cannot be rendered, and all other parts are shown."""
+    try:
+        return caller()
+    except Exception:
+        log.exception("a part of a page cannot be shown", part=name)
+        return None
 
 
 def tag_of(body: bytes) -> str:

@@ -22,7 +22,7 @@ from scaler.clock import Turns
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.sampling import Sampler
 from scaler.errors import SourceError
-from scaler.idleness.gpu import Signal, utilisation_ratios
+from scaler.idleness.gpu import Signal, Unit, utilisation_ratios
 from scaler.idleness.pods import GpuPod
 from scaler.reporting.page.fleet_history import RangeSource
 
@@ -144,10 +144,11 @@ class SignalHistoryReader:
             by_gpu: dict[tuple[int, object], _Samples] = {}
             for query in source.query_of_pods(signal, namespace=namespace, pods=pods, span=span):
                 for each in await source.ranges(query, at=shown[1]):
-                    identity = self._sampler.identify(each.labels())
+                    identity = self._sampler.identify(labels := each.labels())
                     if identity is not None and identity.namespace == namespace and identity.pod in pods:
                         gpu = pods.index(identity.pod), identity.gpu
-                        by_gpu[gpu] = _joined(by_gpu.get(gpu, _NO_SAMPLES), _measured(each.samples(), signal))
+                        measured = _measured(each.samples(), signal.unit_of(labels.get("__name__", "")))
+                        by_gpu[gpu] = _joined(by_gpu.get(gpu, _NO_SAMPLES), measured)
                     await turns.give_way()
             newest = [by_gpu[gpu] for gpu in sorted(by_gpu, key=lambda gpu: gpu[0])]
             tracks.append(_track(signal.name, newest[:_MOST_GPUS], *shown, interval=history.interval))
@@ -169,10 +170,10 @@ _Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
 _NO_SAMPLES: _Samples = np.zeros(0), np.zeros(0)
 
 
-def _measured(samples: Sequence[tuple[float, float]], signal: Signal) -> _Samples:
+def _measured(samples: Sequence[tuple[float, float]], unit: Unit) -> _Samples:
     """Those that are measurements."""
     flat = np.array(samples, np.float64).reshape(-1, 2)
-    ratios = utilisation_ratios(flat[:, 1], signal.unit)
+    ratios = utilisation_ratios(flat[:, 1], unit)
     is_measured = ~np.isnan(ratios)
     return flat[is_measured, 0], ratios[is_measured]
 

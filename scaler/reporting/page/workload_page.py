@@ -5,14 +5,11 @@ cannot be read of it is left out, and texts are cut.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from textwrap import shorten
 
-import msgspec
-
-from scaler.decision.candidate import HISTORY, HistoryLine, history_of
+from scaler.decision.candidate import HISTORY, HistoryLine, history_of, lines_of
 from scaler.decision.decision_cache import EvaluatedScaledObject
 from scaler.errors import QueryError
 from scaler.idleness.durations import format_duration, parse_duration
@@ -34,18 +31,11 @@ def history_lines(
     """The oldest first; what cannot be read is left out. `mask` takes out of texts what may not be seen."""
     found: Iterable[HistoryLine] = ()
     if scalable is not None:
-        found = _decoded(scalable.status.history)
+        found = lines_of(scalable.status.history)
     elif scaled_object is not None:
-        with suppress(UnicodeError, RecursionError):
-            found = history_of(scaled_object.metadata.annotations)
+        found = history_of(scaled_object.metadata.annotations)
     usable = filter(_has_zone, [*found][-HISTORY:])
     return sorted((_cut(each, mask) for each in usable), key=lambda each: each.at)
-
-
-def _decoded(lines: Iterable[msgspec.Raw]) -> Iterable[HistoryLine]:
-    for each in lines:
-        with suppress(msgspec.DecodeError, UnicodeDecodeError):
-            yield msgspec.json.decode(each, type=HistoryLine)
 
 
 def _has_zone(line: HistoryLine | Keep) -> bool:
@@ -71,8 +61,7 @@ def recorded_keeps(scaled_object: ScaledObject | None) -> list[Keep]:
     """Uses of a policy that limits them, the newest first."""
     found: Iterable[Keep] = ()
     if scaled_object is not None:
-        with suppress(UnicodeError, RecursionError):
-            found = keeps_of(scaled_object.metadata.annotations)
+        found = keeps_of(scaled_object.metadata.annotations)
     usable = [each for each in found if _has_zone(each) and each.until.tzinfo is not None]
     return sorted(usable[-_MOST_KEEPS:], key=lambda each: each.at, reverse=True)
 

@@ -35,6 +35,7 @@ _PROSPECTS: Mapping[str, str] = {
     DecisionReason.OBSERVE_ONLY: "not in mode Observe",
     DecisionReason.EXCLUDED: "not while excluded",
     DecisionReason.KEPT: "not while kept",
+    DecisionReason.SET_BACK: "not while left alone",
     DecisionReason.GPUS_IDLE: "now",
 }
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -50,6 +51,7 @@ class WorkloadLine:
     """The one that prevails; None where no trigger can be used."""
     gpus: int = 0
     idle_since: datetime | None = None
+    idle_at_least: bool = False
     suspend_at: datetime | None = None
     is_candidate: bool = False
 
@@ -94,6 +96,7 @@ def line_of(key: Key, entry: EvaluatedScaledObject) -> WorkloadLine:
         decision,
         gpus=verdict.gpu_count if verdict is not None else sum(pod.gpus for pod in entry.pods),
         idle_since=since,
+        idle_at_least=decision.idle_at_least,
         suspend_at=decision.suspend_at if since is not None else None,
         is_candidate=state in _QUIET or (state in _IF_QUIET and since is not None),
     )

@@ -3,7 +3,7 @@
 | the GPU …                                                                     | state          |
 |-------------------------------------------------------------------------------|----------------|
 | its pod is terminating                                                        | Ending         |
-| its pod does not run yet                                                      | Starting       |
+| its pod does not run, for however long                                        | Starting       |
 | shows work within the window                                                  | Busy           |
 | has no metrics, and its pod runs for longer than metrics may take             | WithoutMetrics |
 | cannot be judged for want of samples, and its pod is younger than the window  | Starting       |
@@ -109,7 +109,9 @@ def states_of(
     if pod.terminating:
         yield from [GpuStatus(GpuState.ENDING)] * max(pod.gpus, len(held))
     elif pod.phase is not PodPhase.RUNNING or (pod.gpus and pod.running_since is None):
-        yield from [GpuStatus(GpuState.STARTING)] * max(pod.gpus, len(held))
+        is_late = when_idle.reason == DecisionReason.PODS_NOT_RUNNING
+        starting = GpuStatus(GpuState.STARTING, when_idle.reason if is_late else "")
+        yield from [starting] * max(pod.gpus, len(held))
     else:
         # Of a pod that requests no GPU no container is known to hold one, nor since when: then its age excuses nothing.
         age = now - pod.running_since if pod.running_since is not None else startup.ripe

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 
+from scaler.idleness.policy import is_any_of
+
 SECONDS_PER_HOUR = 3600
 
 
@@ -34,7 +36,7 @@ class Prices:
     def of(self, model: str) -> float | None:
         """Price per GPU-hour; None for a model that has none."""
         name = normalized_model(model)
-        return next((price for pattern, price in self._patterns if _matches(pattern, name)), None)
+        return next((price for pattern, price in self._patterns if is_any_of(name, (pattern,))), None)
 
     def cost(self, model: str, gpu_seconds: float) -> float | None:
         """What that much GPU time costs; None for a model without a price.
@@ -43,7 +45,3 @@ class Prices:
         """
         price = self.of(model)
         return None if price is None else gpu_seconds * price / SECONDS_PER_HOUR
-
-
-def _matches(pattern: str, name: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

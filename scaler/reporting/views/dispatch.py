@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
-from scaler.multikueue.dispatch.controller import DispatchReport, nominated_message, step_message, worker_view
+from scaler.multikueue.dispatch.controller import nominated_message, step_message, worker_view
 from scaler.multikueue.dispatch.plan import DispatchPlanner, WorkloadDispatch
 from scaler.multikueue.dispatch.ranking import RankedCluster
 from scaler.multikueue.dispatch.waiting import ClusterStandings, HubObjects
@@ -76,20 +76,6 @@ def _flavors(queue: ClusterQueueOffer) -> Iterator[Json]:
             "idle": each.idle,
             "reclaimable": each.reclaimable,
         }
-
-
-def dispatch_view(report: DispatchReport) -> Json:
-    """Every Workload that waits, in its turn, with each cluster and its answer."""
-    plan = report.plan
-    return {
-        "at": stamp(report.at),
-        "problem": report.problem,
-        "preflight": {"result": str(report.preflight.result), "message": report.preflight.message},
-        "workers": {
-            name: {"answers": not each.silence, "problem": each.silence} for name, each in report.workers.items()
-        },
-        "workloads": [waiting_view(each) for each in plan.workloads] if plan is not None else [],
-    }
 
 
 def waiting_view(found: WorkloadDispatch) -> Json:

@@ -111,11 +111,12 @@ def _cost(thousandths: int) -> float:
 
 
 def _victim(snapshot: ViewSnapshot, victim: Candidate, assumed: Collection[str]) -> Json:
-    since = None if victim.workload in assumed else _idle_since(snapshot, victim.name)
+    since, at_least = (None, False) if victim.workload in assumed else _idle_since(snapshot, victim.name)
     return _candidate(victim, assumed) | {
         "costParts": {name: _cost(amount) for name, amount in victim.cost.parts},
         "idleDivisor": round(victim.cost.idle_divisor, 3),
         "idleSince": timestamp(since),
+        "idleAtLeast": at_least,
         "idleFor": format_duration(whole(snapshot.at - since)) if since is not None else None,
         "savedAt": timestamp(victim.saved_at),
     }
@@ -132,12 +133,14 @@ def _candidate(candidate: Candidate, assumed: Collection[str]) -> Json:
     }
 
 
-def _idle_since(snapshot: ViewSnapshot, name: str) -> datetime | None:
+def _idle_since(snapshot: ViewSnapshot, name: str) -> tuple[datetime | None, bool]:
+    """And whether that is a bound."""
     if snapshot.evaluation is None:
-        return None
+        return None, False
     namespace, _, rest = name.partition("/")
     decisions = snapshot.evaluation.decisions_on(namespace, scalable_workload_ref(rest))
-    return max((each.idle_since for each in decisions if each.idle_since is not None), default=None)
+    known = ((each.idle_since, each.idle_at_least) for each in decisions if each.idle_since is not None)
+    return max(known, default=(None, False))
 
 
 def _placement(placement: Placement, gang: str) -> list[Json]:

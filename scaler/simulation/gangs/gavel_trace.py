@@ -17,18 +17,18 @@ What is real there: arrivals, GPUs and durations. What is not: types, and so ste
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from scaler.simulation.gangs.simulated_job import SimulatedJob, gpus_of, ran_for
+from scaler.simulation.gangs.simulated_job import SimulatedJob, gpus_of, number, ran_for
 
 _GAVEL_COLUMNS = 7
 
 
 def gavel_jobs(lines: Iterable[str]) -> Iterator[SimulatedJob]:
     """Raises: ValueError that names the line."""
-    for number, line in enumerate(lines, 1):
+    for place, line in enumerate(lines, 1):
         try:
-            yield _gavel_job(f"job-{number:05}", line.split("\t"))
+            yield _gavel_job(f"job-{place:05}", line.split("\t"))
         except (ValueError, OverflowError) as error:
-            raise ValueError(f"line {number}: {error}") from None
+            raise ValueError(f"line {place}: {error}") from None
 
 
 def _gavel_job(name: str, columns: list[str]) -> SimulatedJob:
@@ -38,8 +38,10 @@ def _gavel_job(name: str, columns: list[str]) -> SimulatedJob:
     rate = _STEPS_PER_SECOND.get(job_type)
     if rate is None:
         raise ValueError(f"job type {job_type!r} has no rate; write the trace as CSV with the columns of a Workload")
-    created = datetime.fromtimestamp(float(arrival), UTC)
-    return SimulatedJob(name=name, created=created, gpus=gpus_of(gpus), spans=(ran_for(int(steps) / rate),))
+    created = datetime.fromtimestamp(number("arrival", arrival, float), UTC)
+    return SimulatedJob(
+        name=name, created=created, gpus=gpus_of(gpus), spans=(ran_for(number("steps", steps, int) / rate),)
+    )
 
 
 _STEPS_PER_SECOND: Mapping[str, float] = {

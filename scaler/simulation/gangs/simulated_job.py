@@ -1,9 +1,10 @@
 """One Workload of a trace: when it was created, how many GPUs it needs, and for how long."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 DEFAULT_QUEUE = "default"
 
@@ -33,8 +34,8 @@ class SimulatedJob:
 
 def ran_for(seconds: float) -> timedelta:
     """In whole seconds, and at least one. Raises: ValueError for what is no time."""
-    if not seconds > 0:
-        raise ValueError(f"it ran for {seconds:g} s; leave out Workloads that were never admitted")
+    if not 0 < seconds < _FOR_EVER:
+        raise ValueError(f"it ran for {seconds:g} s; leave out Workloads that were never admitted, or run for ever")
     return timedelta(seconds=max(1, round(seconds)))
 
 
@@ -43,9 +44,22 @@ def ran_between(admitted: datetime, ended: datetime) -> timedelta:
     return ran_for(max(1.0, (ended - admitted).total_seconds()))
 
 
+_FOR_EVER = 1e10
+N = TypeVar("N", int, float)
+
+
+def number(name: str, text: str, kind: Callable[[str], N]) -> N:
+    """Raises: ValueError that says what is no number."""
+    try:
+        return kind(text)
+    except ValueError:
+        what = "whole number" if kind is int else "number"
+        raise ValueError(f"{name} {text[:40]!r} is not a {what}") from None
+
+
 def gpus_of(text: str) -> int:
     """Raises: ValueError for none."""
-    gpus = int(text)
+    gpus = number("gpus", text, int)
     if gpus < 1:
         raise ValueError(f"{gpus} GPUs; leave out Workloads that ask for none")
     return gpus

@@ -13,25 +13,28 @@ Three formats, told apart by how the file begins:
 import csv
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from scaler.documents import UNREADABLE, read_text, unreadable
 from scaler.errors import ConfigurationError
-from scaler.kube.objects.core import UNREADABLE
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.simulation.gangs.gavel_trace import gavel_jobs
 from scaler.simulation.gangs.listed_workloads import listed_jobs
-from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob, gpus_of, ran_for
+from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob, gpus_of, number, ran_for
 
 _COLUMNS = frozenset({"created", "name", "gpus", "seconds"})
 
 
 def read_jobs(path: Path, gpus: GpuResources) -> tuple[SimulatedJob, ...]:
     """In the order of their creation. Raises: ConfigurationError that says where the file is wrong."""
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
         jobs = sorted(_jobs(text, gpus), key=lambda job: (job.created, job.name))
-    except (OSError, ValueError, *UNREADABLE) as error:
+    except UNREADABLE as error:
+        raise ConfigurationError(f"trace of Workloads {path}: {unreadable(error)}") from None
+    except ValueError as error:
         raise ConfigurationError(f"trace of Workloads {path}: {error}") from None
     if not jobs:
         raise ConfigurationError(f"trace of Workloads {path}: no Workload in it has run with GPUs")
@@ -61,8 +64,10 @@ def _csv_jobs(lines: Iterable[str]) -> Iterator[SimulatedJob]:
         raise ValueError(f"no column {', '.join(sorted(missing))}; the first line names the columns")
     for row in reader:
         try:
+            if None in (row[each] for each in _COLUMNS):
+                raise ValueError("it has fewer values than the first line has columns")
             yield _csv_job(row)
-        except (TypeError, ValueError, OverflowError) as error:
+        except ValueError as error:
             raise ValueError(f"line {reader.line_num}: {error}") from None
 
 
@@ -73,22 +78,21 @@ def _csv_job(row: Mapping[str, str]) -> SimulatedJob:
         gpus=gpus_of(row["gpus"]),
         spans=_spans(row.get("spans") or row["seconds"] or ""),
         queue=row.get("queue") or DEFAULT_QUEUE,
-        priority=int(row.get("priority") or 0),
+        priority=number("priority", row.get("priority") or "0", int),
     )
 
 
 def _spans(text: str) -> tuple[timedelta, ...]:
-    spans = tuple(ran_for(float(seconds)) for seconds in text.split())
+    spans = tuple(ran_for(number("seconds", seconds, float)) for seconds in text.split())
     if not spans:
         raise ValueError("it says nothing of how long it ran; leave out Workloads that were never admitted")
     return spans
 
 
 def _instant(text: str) -> datetime:
-    try:
+    with suppress(ValueError, OverflowError):
         return datetime.fromtimestamp(float(text), UTC)
-    except ValueError:
-        found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"created {text!r} has no time zone; write 2026-12-01T12:00:00Z")
-    return found.astimezone(UTC)
+    with suppress(ValueError, OverflowError):
+        if (found := datetime.fromisoformat(text)).tzinfo is not None:
+            return found.astimezone(UTC)
+    raise ValueError(f"created {text[:40]!r} is not a time with its zone; write 2026-12-01T12:00:00Z")

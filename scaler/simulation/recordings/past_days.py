@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from scaler.documents import read_json
 from scaler.samples.promql import range_duration
 from scaler.simulation.recordings.past_samples import PastSource, write_whole
 
@@ -43,8 +44,7 @@ class PastDays:
     async def _day(self, folder: Path, begin: datetime, end: datetime) -> Elements:
         path = folder / f"{int(begin.timestamp())}-{int(end.timestamp())}.json"
         if path.exists():
-            known: Elements = json.loads(path.read_bytes())
-            return known
+            return read_json(path, dict[str, list[dict[str, str]]])
         said = {}
         for name, promql in self.queries(range_duration(end - begin)).items():
             elements = await self.source.demand(promql, at=end)

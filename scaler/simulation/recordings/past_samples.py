@@ -21,12 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from scaler.errors import SourceError
+from scaler.documents import read_json, read_text
+from scaler.errors import ConfigurationError
 from scaler.idleness.gpu import GpuSeries, Signal, utilisation_ratios
 from scaler.samples.source import ReadError, ReadOutcome, SignalReading, VectorSample
 from scaler.simulation.recordings.recording import SAMPLE, Recording
@@ -89,7 +91,8 @@ class PastSamples:
     """The files of one source, by signal."""
 
     def __init__(self, source: PastSource, folder: Path, signals: Sequence[Signal], *, interval: timedelta) -> None:
-        self._source, self._signals, self._interval = source, signals, interval
+        self._source, self._interval = source, interval
+        self._signals = [each for signal in signals for each in signal.by_unit]
         self._folder = folder
         self._turns = asyncio.Semaphore(READS_AT_ONCE)
 
@@ -109,8 +112,8 @@ class PastSamples:
     async def _length_s(self, signal: Signal, folder: Path, at: datetime) -> int:
         """How long a part is; once it is known it stays, as the files are of that length."""
         path = folder / "length"
-        with suppress(OSError, ValueError):
-            if (known := int(path.read_text(encoding="utf-8"))) in _PART_LENGTHS_S:
+        with suppress(ConfigurationError, ValueError):
+            if (known := int(read_text(path))) in _PART_LENGTHS_S:
                 return known
         series = await self._count(signal, at)
         wanted_s = _SAMPLES / max(1.0, series) * self._interval.total_seconds()
@@ -162,7 +165,7 @@ class PastSamples:
             await self._read(read, begin, middle)
             await self._read(read, middle, end)
             return
-        await asyncio.to_thread(read.add, reading)
+        await asyncio.to_thread(read.add, reading, end)
 
 
 def signal_folder(signal: Signal) -> str:
@@ -191,15 +194,15 @@ class _ReadPart:
         self._samples: list[NDArray[np.void]] = []
         self._blanks = 0
 
-    def add(self, reading: SignalReading) -> None:
-        """Raises: SourceError where it cannot be read."""
+    def add(self, reading: SignalReading, end: datetime) -> None:
+        """Samples later than `end` are no measurements. Raises: SourceError where it cannot be read."""
         for batch in reading.batches():
             for n, key in enumerate(batch.keys):
                 if key not in self._positions:
                     self._positions[key] = len(self._positions)
                     self._labels.append(batch.labels_of(n))
             ratios = utilisation_ratios(batch.values, self.signal.unit)
-            is_measured = ~np.isnan(ratios)
+            is_measured = ~np.isnan(ratios) & (batch.at_s <= end.timestamp())
             found = np.empty(int(is_measured.sum()), SAMPLE)
             found["at_s"], found["ratio"] = batch.at_s[is_measured], ratios[is_measured]
             positions = np.array([self._positions[key] for key in batch.keys], np.uint32)
@@ -211,8 +214,7 @@ class _ReadPart:
         found = np.concatenate(self._samples) if self._samples else np.empty(0, SAMPLE)
         found = found[np.argsort(found["at_s"], kind="stable")]
         write_whole(part.samples_path, found.tobytes())
-        said = {"labels": self._labels, "blanks": self._blanks}
-        write_whole(part.series_path, json.dumps(said).encode())
+        write_whole(part.series_path, msgspec.json.encode(_Series(labels=self._labels, blanks=self._blanks)))
         part.forget_shorter()
 
 
@@ -236,13 +238,13 @@ def include(
 ) -> int:
     """Take the parts into the recording; how many series of them are of no pod or no GPU.
 
-    `identify`: whose a series is, by the rules of the settings. Raises: SourceError where a file cannot be read.
+    `identify`: whose a series is, by the rules of the settings. Raises: ConfigurationError where a file cannot be read.
     """
     unidentified, exporters = 0, _exporters(parts, identify)
     for part in parts:
         said, size = _read_series(part)
-        recording.blanks += said["blanks"]
-        owners = [_holder(each, identify, exporters) for each in said["labels"]]
+        recording.blanks += said.blanks
+        owners = [_holder(each, identify, exporters) for each in said.labels]
         unidentified += owners.count(None)
         positions = [-1 if each is None else recording.position(part.signal.name, each) for each in owners]
         if size:
@@ -250,12 +252,19 @@ def include(
     return unidentified
 
 
-def _read_series(part: PastPart) -> tuple[dict[str, Any], int]:
+class _Series(msgspec.Struct):
+    """What is said of a part's series: the labels of each, and how many samples were no measurements."""
+
+    labels: Sequence[Mapping[str, str]]
+    blanks: int
+
+
+def _read_series(part: PastPart) -> tuple[_Series, int]:
     """What is said of its series, and the size of the file with their samples."""
     try:
-        return json.loads(part.series_path.read_bytes()), part.samples_path.stat().st_size
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{part.series_path} cannot be read ({error}); remove it", transient=False) from None
+        return read_json(part.series_path, _Series), part.samples_path.stat().st_size
+    except OSError as error:
+        raise ConfigurationError(f"{part.series_path}: its samples cannot be read ({error}); remove it") from None
 
 
 Labels = Mapping[str, str]
@@ -265,7 +274,7 @@ Exporter = tuple[str, str]
 
 def _exporters(parts: Sequence[PastPart], identify: Callable[[Labels], GpuSeries | None]) -> set[Exporter]:
     """Those whose series name another pod than the exporter's own by the rules, as `exported_pod` does."""
-    series = ((labels, identify(labels)) for part in parts for labels in _read_series(part)[0]["labels"])
+    series = ((labels, identify(labels)) for part in parts for labels in _read_series(part)[0].labels)
     return {_exporter(labels) for labels, found in series if found is not None and not _is_own(labels, found)}
 
 

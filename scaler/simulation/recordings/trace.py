@@ -7,7 +7,7 @@
 | `pod`       | its name                                                                              |
 | `gpu`       | its UUID, another name that no other GPU has, or its index; `…/mig-N` of an instance  |
 | `signal`    | the signal's name in the settings                                                     |
-| `value`     | in the signal's unit; empty or NaN for no measurement                                 |
+| `value`     | in the unit of the signal's first metric; empty or NaN for no measurement             |
 | `owner`     | optional: what the pod belongs to, as `Kind/name`; pods of one owner are one workload |
 | `queue`     | optional: its LocalQueue                                                              |
 | `team`      | optional: for the report; without it, the namespace                                   |
@@ -23,7 +23,7 @@ import csv
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -51,6 +51,11 @@ _LINES = 100_000
 """That are read together."""
 _LATEST_S = 1e11
 """In the year 5138; Unix milliseconds are later."""
+_LONGEST_S = 3 * 366 * 86400.0
+"""From the first line to any other: one line with time 0 would be replayed for 50 years."""
+_LONGEST_LINE = 4096
+"""Characters. Names of Kubernetes have at most 253."""
+_MOST_COLUMNS = 64
 _MOST_GPUS = 1024
 
 Columns = Mapping[str, Sequence[Any]]
@@ -78,14 +83,24 @@ def read_trace(
     try:
         for columns, first_line in read(path, taking.reading, progress):
             taking.take(columns, first_line)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, csv.Error, _BadLineError) as error:
-        words = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ConfigurationError(f"trace {path}: {words}") from None
+    except (OSError, EOFError, zlib.error, csv.Error, _BadLineError) as error:
+        raise ConfigurationError(f"trace {path}: {_words(error)}") from None
     recording.flush()
     if not recording.samples:
         names = ", ".join(each.name for each in signals)
         raise ConfigurationError(f"trace {path}: no line is a measurement of a signal of the settings ({names})")
     return taking.reading
+
+
+def _words(error: Exception) -> str:
+    match error:
+        case _BadLineError():
+            return str(error)
+        case csv.Error():
+            return "it is not CSV: a value is longer than 131,072 characters, or a quote is not closed"
+        case OSError() if error.strerror:
+            return error.strerror
+    return "it is damaged or cut off; write it again, or as CSV"
 
 
 class _BadLineError(Exception):
@@ -99,10 +114,12 @@ class _Taking:
         self._positions: dict[tuple[str, ...], int] = {}
         """Of each series, by what identifies it in the file; -1 where its signal is not known."""
         self._signal_of = list[str]()
+        self._first_s = nan
         self.reading = TraceReading()
 
     def take(self, columns: Columns, first_line: int) -> None:
         at_s, values = _times(columns["time"], first_line), _numbers(columns["value"], first_line, "value")
+        self._check_span(at_s, columns["time"], first_line)
         facts = [columns[name] for name in OPTIONAL if name in columns]
         keys = [*zip(columns["signal"], columns["namespace"], columns["pod"], columns["gpu"], *facts, strict=True)]
         for key in dict.fromkeys(keys):
@@ -115,6 +132,18 @@ class _Taking:
         for name in columns["signal"] if (positions < 0).any() else ():
             if name not in self._signals:
                 self.reading.ignored[name] = self.reading.ignored.get(name, 0) + 1
+
+    def _check_span(self, at_s: NDArray[np.float64], texts: Sequence[Any], first_line: int) -> None:
+        known = at_s[np.isfinite(at_s)]
+        if isnan(self._first_s) and len(known):
+            self._first_s = float(known[0])
+        is_far = np.isfinite(at_s) & (np.abs(at_s - self._first_s) > _LONGEST_S)
+        if is_far.any():
+            number = int(is_far.argmax())
+            raise _BadLineError(
+                f"line {first_line + number}: time {texts[number]} is more than three years from that of the first "
+                "line; correct the one that is wrong, or write two files"
+            )
 
     def _position(self, key: tuple[str, ...], names: Sequence[str], first_line: int) -> int:
         signal, namespace, pod, gpu, *more = key
@@ -210,19 +239,43 @@ def _csv(path: Path, reading: TraceReading, progress: Callable[[float], None]) -
     """Some lines at a time in columns, and the number of the first of them."""
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw, _text(raw) as text:
-        lines = csv.reader(text)
+        lines = csv.reader(_short_lines(text))
         names = [each.strip() for each in next(lines, [])]
         _check(names, reading)
-        line = 2
-        while some := [*islice(lines, _LINES)]:
-            try:
-                columns = dict(zip(names, zip(*some, strict=True), strict=True))
-            except ValueError:
-                bad = next(n for n, each in enumerate(some) if len(each) != len(names))
-                raise _BadLineError(f"line {line + bad}: {len(some[bad])} values for {len(names)} columns") from None
-            yield columns, line
+        line, rows = 2, _whole_rows(lines, len(names))
+        while some := [*islice(rows, _LINES)]:
+            yield dict(zip(names, zip(*some, strict=True), strict=True)), line
             line += len(some)
             progress(raw.tell() / size)
+
+
+def _short_lines(text: IO[str]) -> Iterator[str]:
+    """Raises: _BadLineError for a longer one, before all of it is read."""
+    number = 0
+    while line := _next(text, number):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise _BadLineError(
+                f"line {number}: it is longer than {_LONGEST_LINE:,} characters; a trace has short ones"
+            )
+        yield line
+
+
+def _next(text: IO[str], number: int) -> str:
+    """The line after so many; empty where there is none."""
+    try:
+        return text.readline(_LONGEST_LINE + 1)
+    except UnicodeDecodeError as error:
+        number += 1 + error.object.count(b"\n", 0, error.start)
+        raise _BadLineError(f"line {number}: it is not UTF-8; save it as UTF-8, or as gzip of it") from None
+
+
+def _whole_rows(rows: Iterable[list[str]], count: int) -> Iterator[list[str]]:
+    """Raises: _BadLineError for one that has more or fewer values than there are columns."""
+    for number, row in enumerate(rows, 2):
+        if len(row) != count:
+            raise _BadLineError(f"line {number}: {len(row)} values for {count} columns")
+        yield row
 
 
 def _text(raw: IO[bytes]) -> IO[str]:
@@ -236,6 +289,10 @@ def _text(raw: IO[bytes]) -> IO[str]:
 def _check(names: Sequence[str], reading: TraceReading) -> None:
     reading.ignored_columns = [each for each in names if each not in REQUIRED + OPTIONAL]
     missing = [each for each in REQUIRED if each not in names]
+    if len(names) > _MOST_COLUMNS:
+        raise _BadLineError(
+            f"line 1: {len(names):,} columns, of which at most {_MOST_COLUMNS} are read; leave some out"
+        )
     if missing:
         raise _BadLineError(
             f"{'columns' if missing[1:] else 'column'} {', '.join(missing)} {'are' if missing[1:] else 'is'} missing; "
@@ -266,5 +323,5 @@ def _parquet(path: Path, reading: TraceReading, progress: Callable[[float], None
             yield columns, line
             line += len(batch)
             progress(line / max(1, file.metadata.num_rows))
-    except ArrowException as error:
-        raise _BadLineError(str(error)) from None
+    except ArrowException:
+        raise _BadLineError("it is damaged or no Parquet; write it again, or as CSV") from None

@@ -6,9 +6,11 @@ import pytest
 import yaml
 from app.cli.command import command, command_beside
 from http_stub import HttpStub, Reply
+from rich.console import Console
 from running_scaler import TRIGGER, fetch, gpus, prometheus, run_gang, runtime, settings_document
 from small_cluster import NAME, until
 
+from scaler.app.cli import explain
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 
 JOB_REF = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": NAME}
@@ -33,6 +35,7 @@ async def test_a_running_scaler_is_asked(cluster):
         await until(lambda: is_decided(running.http_port))
         server = f"http://127.0.0.1:{running.http_port}"
         told = await command_beside("explain", f"demo/{NAME}", "--server", server)
+        whole = await command_beside("explain", f"demo/{NAME}", "--server", server, "--all")
         as_json = await command_beside("explain", f"demo/{NAME}", "--server", f"{server}/", "--json")
         nobody = await command_beside("explain", "demo/nobody", "--server", server)
         top = await command_beside("top", "--server", server)
@@ -47,11 +50,16 @@ async def test_a_running_scaler_is_asked(cluster):
         "verdict Busy",
         "replicas 1 asked for, Running",
         "idleAfter 1s trigger metadata",
-        "activeAbove 1 % built-in default",
+        "settings at built-in defaults: --all shows them",
         "pod worker-0",
         "gr_engine_active",
     ):
         assert text in words
+    assert "activeAbove" not in words
+    assert "activeAbove 1 % built-in default" in " ".join(whole.out.split())
+    assert "--all shows them" not in whole.out
+    sources = [each["source"] for each in as_json.json["triggers"][0]["settings"]]
+    assert whole.out.count("built-in default") == sources.count("built-in default") > 1
     assert as_json.json["triggers"][0]["reason"] == "GPUsBusy"
     assert nobody.status == 2
     assert nobody.out == ""
@@ -135,4 +143,34 @@ def test_where_nothing_answers_it_says_why_and_what_to_do(server, why):
     assert done.status == 2
     assert f"no scaler answers at {server}" in done.err
     assert why in done.err
-    assert "port-forward" in done.err
+    assert "--kubeconfig" in done.err
+
+
+def test_a_worker_that_says_little_of_its_gpus_is_shown_as_far_as_it_goes():
+    told = [{"pod": "p", "gpu": "0", "node": "east", "verdict": "Idle"}]
+    told.append({**told[0], "gpu": "1", "signals": [{}]})
+    with (console := Console(width=100)).capture() as shown:
+        console.print(explain._gpus(told))
+    assert shown.get().split() == [
+        "Idle",
+        "0",
+        "on",
+        "east,",
+        "pod",
+        "p",
+        "Idle",
+        "1",
+        "on",
+        "east,",
+        "pod",
+        "p",
+        "-",
+        "peak",
+        "-",
+        "%",
+        "coverage",
+        "-",
+        "%",
+        "newest",
+        "-",
+    ]

@@ -42,7 +42,7 @@ async def test_gangs_at_the_check_are_shown_with_their_checks_requests_and_times
             server = f"http://127.0.0.1:{running.http_port}"
             await ours.runs("train")
             await ours.submits("gang", gpus=4, pods=3)
-            await until(lambda: has_accepted_request(running.http_port), seconds=60)
+            await until(lambda: has_accepted_request(running.http_port))
             await hold_to_pending(server)
             await hold_to_explain(server)
         without_source = {name: section for name, section in ours.document.items() if name != "dcgm"}

@@ -40,7 +40,7 @@ async def test_a_running_scaler_is_asked_and_this_process_can_look_for_itself(tm
                 idle = {each["name"] for each in told["candidates"]} if status == 200 else set()
                 return idle == {f"{TEAM}/a", f"{TEAM}/b"} and told["gang"]["kueue"] is not None
 
-            await until(is_seen, seconds=60)
+            await until(is_seen)
             await hold_to_plan(server)
             await hold_to_pending_and_queues(server)
             await hold_to_refusals(server)
@@ -211,7 +211,7 @@ async def test_the_json_keeps_its_shape():
     }  # fmt: skip
     assert plan["plan"]["victims"][0].keys() == {
         "name", "workload", "clusterQueue", "gpus", "cost", "isAssumed", "costParts", "idleDivisor", "idleSince",
-        "idleFor", "savedAt",
+        "idleAtLeast", "idleFor", "savedAt",
     }  # fmt: skip
     assert refused["refusal"].keys() == {"reason", "message", "help", "isExact"}
     shared = {

@@ -45,9 +45,9 @@ def settings(cluster, tmp_path, url=""):
 @pytest.mark.parametrize(
     ("busy", "spec", "verdict", "answer", "now"),
     [
-        (0.9, {"mode": "Enforce"}, "Busy", "active", "work seen within the last 2s"),
+        (0.9, {"mode": "Enforce"}, "Busy", "active", "work seen within the last 20s"),
         (0.0, {}, "Idle", "active", "mode observe only reports it"),
-        (0.0, {"mode": "Enforce"}, "Idle", "inactive", "every required GPU stayed below 1 % for 2s"),
+        (0.0, {"mode": "Enforce"}, "Idle", "inactive", "every required GPU stayed below 1 % for 20s"),
         (0.0, {"mode": "Enforce", "reclaim": "OnPressure"}, "Idle", "active", "no waiting gang needs its GPUs"),
         (0.0, {"mode": "Enforce", "warning": "10m"}, "Idle", "active", "its owner is warned 10m before"),
     ],
@@ -55,7 +55,7 @@ def settings(cluster, tmp_path, url=""):
 async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
     cluster, tmp_path, busy, spec, verdict, answer, now
 ):
-    file = written(tmp_path, policy(**{"idleAfter": "2s", "warmUp": "0s", **spec}))
+    file = written(tmp_path, policy(**{"idleAfter": "20s", "warmUp": "0s", **spec}))
     with HttpStub(prometheus(busy=busy)) as stub:
         done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, stub.url), "--json")
     assert done.status == 0, done
@@ -90,7 +90,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 async def test_without_keda_it_shows_what_is_made_and_what_needs_keda(cluster, tmp_path):
     await cluster.change(DEPLOYMENT, "web", {"spec": {"replicas": 1}})
-    file = written(tmp_path, policy(actuator="Direct", idleAfter="2s", warmUp="0s", mode="Enforce"))
+    file = written(tmp_path, policy(actuator="Direct", idleAfter="20s", warmUp="0s", mode="Enforce"))
     with HttpStub(prometheus(busy=0.0)) as stub:
         done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, stub.url), "--json")
     web, ray = done.json["jobs"]
@@ -110,7 +110,7 @@ async def test_an_annotation_of_what_is_attached_already_counts(cluster, tmp_pat
         SCALED_OBJECT,
         {"metadata": metadata | {"annotations": annotations}, "spec": {"scaleTargetRef": reference, "triggers": []}},
     )
-    file = written(tmp_path, policy(mode="Enforce", idleAfter="2s", warmUp="0s"))
+    file = written(tmp_path, policy(mode="Enforce", idleAfter="20s", warmUp="0s"))
     with HttpStub(prometheus(busy=0.0)) as stub:
         done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path, stub.url), "--json")
     [_, ray] = done.json["jobs"]

@@ -125,7 +125,7 @@ async def test_a_workload_that_is_not_one_is_an_error(cluster, name, problem):
         (("--for", "4"), "--for: '4' is not a duration; write '4s'"),
         (("--until", "2099-01-01"), "has no zone"),
         (("--until", "2020-01-01T00:00:00Z"), "is over"),
-        (("--until", "tomorrow"), "--until: Invalid isoformat string"),
+        (("--until", "tomorrow"), "--until: 'tomorrow' is not a time; write for example"),
     ],
 )
 def test_a_time_that_cannot_be_kept_is_an_error(given, problem):

@@ -8,8 +8,8 @@ from builders import minutes
 from scaler.app.settings.load import ENV_PREFIX, load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
-from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
-from scaler.idleness.policy import EnforcementMode, GpuRule, Overrides, Trust
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Unit
+from scaler.idleness.policy import GpuRule, Overrides, Trust
 
 
 @pytest.fixture
@@ -84,6 +84,27 @@ def test_a_file_that_is_no_mapping_is_refused_by_name(file: Path, text: str, exp
     assert problems(text, file=file)[0].startswith("settings file settings.yaml")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  password: [S3CR3T",
+        "  password: {S3CR3T: S3CR3T",
+        "  password: *S3CR3T",
+        "  password: !S3CR3T x",
+        "  password: !S3!CR3T S3CR3T",
+        "  password: 'S3CR3T",
+        "  password: S3CR3T: x",
+        "  password: %S3CR3T\x07",
+        "\tpassword: S3CR3T",
+        "  password: 2026-02-31 # S3CR3T",
+    ],
+)
+def test_what_is_no_yaml_is_refused_without_a_word_of_it(file: Path, line: str) -> None:
+    (problem,) = problems(f"prometheus:\n  url: http://p\n{line}\nlog: {{}}\n", file=file)
+    assert problem.startswith("settings file settings.yaml is not YAML")
+    assert "S3CR3T" not in problem.replace("S3!CR3T", "S3CR3T")
+
+
 def test_a_file_that_is_not_there_is_refused_with_what_to_check(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere\.yaml: No such file or directory; check --config"):
         load(tmp_path / "nowhere.yaml", environ={}, flags={})
@@ -98,11 +119,11 @@ def test_all_problems_are_told_at_once_and_where_each_was_set(file: Path) -> Non
     assert sorted(found) == sorted(
         [
             "settings.yaml: trust.minCoverage: 80 has no unit; write it in percent, such as '80 %'",
-            "settings.yaml: trust.maxAgeIntervals: Input should be greater than or equal to 1",
+            "settings.yaml: trust.maxAgeIntervals: it has to be greater than or equal to 1",
             "settings.yaml: evaluation.interval: 15 has no unit; write it with one, such as '15s'",
             "environment variable IDLE_GPU_SCALER__PROMETHEUS__TIMEOUT: prometheus.timeout: "
             "'10' is not a duration; write '10s'",
-            "flag: grpc.drain: 'soon' is not a duration; write for example '30m', '90s' or '1h30m'",
+            "--grpc-drain: grpc.drain: 'soon' is not a duration; write for example '30m', '90s' or '1h30m'",
         ]
     )
 
@@ -194,13 +215,13 @@ def test_a_problem_never_repeats_what_was_written_where_a_secret_could_be(file: 
 
 def test_the_defaults_are_the_cores_own() -> None:
     assert Settings().trust.into(Trust) == Trust()
-    assert tuple(signal.into(Signal) for signal in Settings().signals) == DEFAULT_SIGNALS
+    assert tuple(signal.signal() for signal in Settings().signals) == DEFAULT_SIGNALS
     assert Settings().defaults.overrides() == Overrides()
 
 
 def test_settings_become_the_cores_values(file: Path) -> None:
     text = """
-    defaults: {idleAfter: 20m, warmUp: 5m, activeAbove: 2 %, gpus: 'quorum:0.8', mode: observe}
+    defaults: {idleAfter: 20m, warmUp: 5m, activeAbove: 2 %, gpus: 'quorum:0.8'}
     trust: {collectionInterval: 10s, minCoverage: 90 %, maxAgeIntervals: 5, maxGapIntervals: 9, maxClockSkew: 1s}
     """
     found = loaded(text, file=file)
@@ -209,7 +230,6 @@ def test_settings_become_the_cores_values(file: Path) -> None:
         warm_up=minutes(5),
         active_above_ratio=0.02,
         gpus=GpuRule(share=0.8),
-        mode=EnforcementMode.OBSERVE,
     )
     assert found.trust.into(Trust) == Trust(
         interval=timedelta(seconds=10),
@@ -220,6 +240,25 @@ def test_settings_become_the_cores_values(file: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("written", "units", "by_unit"),
+    [
+        ("metrics: [a, b], unit: percent", {"a": Unit.PERCENT, "b": Unit.PERCENT}, [("a", "b")]),
+        ("metrics: {a: percent, b: percent}", {"a": Unit.PERCENT, "b": Unit.PERCENT}, [("a", "b")]),
+        ("metrics: {a: ratio, b: percent, c: ratio}", {"a": Unit.RATIO, "b": Unit.PERCENT}, [("a", "c"), ("b",)]),
+    ],
+)
+def test_a_signal_has_one_unit_or_one_for_each_metric(
+    file: Path, written: str, units: dict[str, Unit], by_unit: list[tuple[str, ...]]
+) -> None:
+    [found] = loaded(f"signals: [{{name: util, {written}}}]", file=file).signals
+    signal = found.signal()
+    assert {name: signal.unit_of(name) for name in units} == units
+    assert [each.metrics for each in signal.by_unit] == by_unit
+    assert [each.unit for each in signal.by_unit] == [signal.unit_of(each.metrics[0]) for each in signal.by_unit]
+
+
 def test_settings_that_were_printed_can_be_loaded_again(file: Path) -> None:
-    made = loaded("defaults: {idleAfter: 20m, activeAbove: 0.5 %}\nprometheus: {url: 'http://p:9090'}", file=file)
+    text = "signals: [{name: util, metrics: {a: ratio, b: percent}}]\nprometheus: {url: 'http://p:9090'}"
+    made = loaded(f"defaults: {{idleAfter: 20m, activeAbove: 0.5 %}}\n{text}", file=file)
     assert loaded(made.model_dump_json(by_alias=True), file=file) == made

@@ -7,11 +7,12 @@ import pytest
 from scaler.app.settings.load import load
 from scaler.errors import ConfigurationError
 
+UNIT_ONCE = "say the unit once: 'unit' for a list of metrics, or a map such as {METRIC: percent}"
 SETTINGS = (
     ("kubernetes: {namespaces: [a, b, a]}", "kubernetes.namespaces: a is named more than once…"),
     ("kubernetes: {namespaces: [Team A]}", "kubernetes.namespaces.0: String should match pattern…"),
     ("kubernetes: {namespaces: ['']}", "kubernetes.namespaces.0: String should match pattern…"),
-    ("kubernetes: {namespaces: a}", "kubernetes.namespaces: Input should be a valid tuple"),
+    ("kubernetes: {namespaces: a}", "kubernetes.namespaces: it is no list; write '- ' before each item"),
     ("prometheus: {ulr: 'http://p:9090'}", "prometheus.ulr: unknown setting; did you mean 'url'?"),
     ("promehteus: {}", "promehteus: unknown setting; did you mean 'prometheus'?"),
     ("evaluation: {max_window: 1h}", "evaluation.max_window: unknown setting; did you mean 'maxWindow'?"),
@@ -49,19 +50,32 @@ SETTINGS = (
         "kubernetes: {lease: {renewDeadline: 20s}}",
         "kubernetes.lease: retryPeriod < renewDeadline < duration must hold, or two leaders could act at once",
     ),
+    ("signals: [{name: a, metrics: [m]}]", f"signals.0: {UNIT_ONCE}"),
+    ("signals: [{name: a, metrics: {m: ratio}, unit: ratio}]", f"signals.0: {UNIT_ONCE}"),
+    (
+        "signals: [{name: a, metrics: {m: joule}}]",
+        "signals.0.metrics.map.m: it has to be 'ratio' or 'percent'",
+    ),
+    ("signals: [{name: a, metrics: [m], unit: count}]", "signals.0.unit: it has to be 'ratio' or 'percent'"),
+    ("signals: [{name: a, metrics: {}}]", "signals.0.metrics.map: Dictionary should have at least 1 item…"),
+    (
+        "signals: [{name: a, metrics: m, unit: ratio}]",
+        "signals.0.metrics.list: it is no list; write '- ' before each item",
+    ),
     ("signals: []", "document: no signal is configured; leave signals out…"),
     ("defaults: {gpus: most}", "defaults.gpus: 'most' is not a GPU rule; write 'all'…"),
-    ("defaults: {mode: Enforce}", "defaults.mode: Input should be 'observe' or 'enforce'"),
-    ("components: [scalar]", "components.0: Input should be 'scaler', 'reconciler' or 'dispatcher'"),
+    ("mode: Enforce", "mode: it has to be 'observe' or 'enforce'"),
+    ("defaults: {mode: observe}", "defaults.mode: unknown setting; known here: activeAbove, gpus, idleAfter…"),
+    ("components: [scalar]", "components.0: it has to be 'scaler', 'reconciler' or 'dispatcher'"),
     ("reclaim: {grantFor: 0s}", "reclaim.grantFor: '0s' is no time at all; write a duration above 0, such as '30s'"),
-    ("reclaim: {maxVictims: 0}", "reclaim.maxVictims: Input should be greater than or equal to 1"),
-    ("reclaim: {cost: {idleTime: -1}}", "reclaim.cost.idleTime: Input should be greater than or equal to 0"),
-    ("reclaim: {cost: {priority: .nan}}", "reclaim.cost.priority: Input should be…"),
-    ("reclaim: {unprotected: allow}", "reclaim.unprotected: Input should be 'Warn' or 'Refuse'"),
-    ("reclaim: {priorityBoost: {value: 0}}", "reclaim.priorityBoost.value: Input should be less than 0"),
+    ("reclaim: {maxVictims: 0}", "reclaim.maxVictims: it has to be greater than or equal to 1"),
+    ("reclaim: {cost: {idleTime: -1}}", "reclaim.cost.idleTime: it has to be greater than or equal to 0"),
+    ("reclaim: {cost: {priority: .nan}}", "reclaim.cost.priority: it has to be…"),
+    ("reclaim: {unprotected: allow}", "reclaim.unprotected: it has to be 'Warn' or 'Refuse'"),
+    ("reclaim: {priorityBoost: {value: 0}}", "reclaim.priorityBoost.value: it has to be less than 0"),
     (
         "reclaim: {priorityBoost: {enabled: maybe}}",
-        "reclaim.priorityBoost.enabled: Input should be 'auto', 'on' or 'off'",
+        "reclaim.priorityBoost.enabled: it has to be 'auto', 'on' or 'off'",
     ),
     (
         "reclaim: {fairSharing: {preemptionStrategies: [LessThanInitialShare, LessThanOrEqualToFinalShare]}}",
@@ -80,7 +94,7 @@ SETTINGS = (
         "defaults: {idleAfter: 5m, idleAfterUnderPressure: 10m}",
         "defaults: idleAfterUnderPressure: 10m is longer than idleAfter (5m); write at most '5m'",
     ),
-    ("defaults: {reclaim: onpressure}", "defaults.reclaim: Input should be 'Always', 'OnPressure' or 'PriorityBoost'"),
+    ("defaults: {reclaim: onpressure}", "defaults.reclaim: it has to be 'Always', 'OnPressure' or 'PriorityBoost'"),
     ("grpc: {tls: {certFile: /a}}", "grpc.tls.keyFile: Field required"),
     ("grpc: {tls: {keyFile: /a}}", "grpc.tls.certFile: Field required"),
     (
@@ -101,7 +115,7 @@ BUDGETS = (
         ": appliesDuring needs a limit that applies then; write atOnce or perPeriod",
     ),
     ("name: a, atOnce: {}", ".atOnce: there is no limit; write count, share, or both"),
-    ("name: a, atOnce: {count: -1}", ".atOnce.count: Input should be greater than or equal to 0"),
+    ("name: a, atOnce: {count: -1}", ".atOnce.count: it has to be greater than or equal to 0"),
     ("name: a, perPeriod: {count: 1}", ".perPeriod.period: Field required"),
     (
         "name: a, atOnce: {count: 1}, scope: {namespaceSelector: team in a}",
@@ -109,7 +123,7 @@ BUDGETS = (
     ),
     (
         "name: a, atOnce: {count: 1}, scope: {each: Cohort}",
-        ".scope.each: Input should be 'Namespace' or 'ClusterQueue'",
+        ".scope.each: it has to be 'Namespace' or 'ClusterQueue'",
     ),
 )
 """Problems below `reclaim.budgets.0`."""
@@ -127,7 +141,7 @@ HOURS = (
     ("timeZone: UTC, to: '25:00'", ".to: '25:00' is not a time of day; write for example '22:00', with quotes"),
     ("timeZone: UTC, from: '24:00'", ".from: '24:00' is not a time of day; write for example '22:00', with quotes"),
     ("timeZone: UTC, from: 09:00, to: 09:00", ": from and to are both 09:00; for whole days leave both out"),
-    ("timeZone: UTC, days: [Monday]", ".days.0: Input should be 'Mon', 'Tue'…"),
+    ("timeZone: UTC, days: [Monday]", ".days.0: it has to be 'Mon', 'Tue'…"),
 )
 """Problems below `reclaim.budgets.0.allowedDuring.0`."""
 ALL = (

@@ -3,7 +3,8 @@ import json
 import msgspec
 import pytest
 
-from scaler.kube.objects.core import UNREADABLE, ListPage, PartialObjectMetadata, Pod, condition, decode, is_true
+from scaler.documents import UNREADABLE
+from scaler.kube.objects.core import ListPage, PartialObjectMetadata, Pod, condition, decode, is_true
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload

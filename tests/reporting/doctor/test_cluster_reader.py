@@ -2,16 +2,17 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import ANY
 
 from scaler_sandbox.job_manifests import manifest
 from scaler_sandbox.manifests import Applier
 from small_cluster import SmallCluster
 
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.objects.resources import LEASE, SCALED_OBJECT
 from scaler.kube.transport import KubeTransport
 from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
-from scaler.reporting.doctor.facts import DoctorInputs, DoctorSettings
+from scaler.reporting.doctor.facts import DoctorInputs, DoctorSettings, Listing
 from scaler.reporting.doctor.findings import Unread
 
 OURS = {"type": "external", "metadata": {"scalerAddress": "scaler:9090"}}
@@ -19,7 +20,9 @@ CRON = {"type": "cron", "metadata": {"timezone": "UTC", "start": "0 8 * * *", "e
 
 
 async def read(kube: KubeTransport) -> DoctorInputs:
-    reader = ClusterReader(kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=(), lease_namespace="default")
+    reader = ClusterReader(
+        kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=(), lease_namespace="default", lease_name="ours"
+    )
     return await reader.take(DoctorSettings(), Unread("there is none"), ReviewedUser(), datetime.now(UTC))
 
 
@@ -42,3 +45,17 @@ async def test_kinds_that_cannot_be_asked_for_are_not_said_to_be_missing(cluster
     served = (await read(cluster.kube)).served
     assert isinstance(served, Unread)
     assert "/apis/kueue.x-k8s.io/v1beta2" in served.reason
+
+
+async def test_the_lease_of_the_scaler_is_read_by_its_name_which_is_what_its_account_may_do(
+    cluster: SmallCluster,
+) -> None:
+    assert (await read(cluster.kube)).own_leases == Unread(ANY, is_absent=True)
+    spec = {"renewTime": "2026-11-20T12:00:00.000000Z"}
+    await Applier(cluster.kube).apply([manifest(LEASE, name, "default", spec=spec) for name in ("ours", "theirs")])
+    cluster.api.permissions.deny("list", "leases.coordination.k8s.io")
+    found = (await read(cluster.kube)).own_leases
+    assert isinstance(found, Listing)
+    assert [(each.metadata.name, each.spec.renew_time) for each in found.items] == [
+        ("ours", datetime(2026, 11, 20, 12, tzinfo=UTC))
+    ]

@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from scaler.decision.workloads import NotifyTargets
+from scaler.decision.workloads import HISTORY_ANNOTATION, NotifyTargets
 from scaler.idleness.policy import Overrides, Reclaim
+from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, Service
+from scaler.kube.objects.keda import Lease, LeaseSpec, ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
@@ -194,7 +195,7 @@ DENIED = {
     ),
     "what checks need, and there is none": ([STATUS], facts(), "warn Denied"),
     "what checks need, and there is one": ([STATUS], facts(ours(), policy()), "fail Denied"),
-    "what requesting nodes needs, and none does": (["create podtemplates"], facts(ours(), policy()), "warn Denied"),
+    "what requesting nodes needs, and none does": (["create podtemplates"], facts(ours(), policy()), ""),
     "what requesting nodes needs": (["create podtemplates"], facts(ours(), policy(**NODES)), "fail Denied"),
     "what telling pods needs": (["patch pods"], facts(wanted=DoctorSettings(optional=OPTIONAL)), "fail Denied"),
 }
@@ -206,7 +207,7 @@ def test_a_permission_that_is_missing_fails_where_something_needs_it(denied, inp
 
 
 def test_every_rule_has_a_finding_and_what_is_missing_is_named():
-    told = facts(wanted=DoctorSettings(optional=OPTIONAL))
+    told = facts(ours(), policy(**NODES), wanted=DoctorSettings(optional=OPTIONAL))
     found = diagnose(reviewed(told, "list pods", unknown=["create events"]), NOW)
     found = [each for each in found if each.topic is Topic.PERMISSIONS]
     assert len(found) == len(REQUIRED_RULES)
@@ -218,24 +219,31 @@ def test_every_rule_has_a_finding_and_what_is_missing_is_named():
 
 def test_where_only_some_namespaces_are_watched_nothing_of_the_whole_cluster_is_reviewed():
     reviews = [each for _, of_rule in reviewed(facts(), namespaces=("a", "b")).reviews for each in of_rule]
-    assert {each.namespace for each in reviews if each.resource == "leases"} == {"gpus"}
+    assert {each.namespace for each in reviews if each.resource in ("leases", "configmaps")} == {"gpus"}
     others = {namespace: set() for namespace in ("a", "b")}
     for each in reviews:
-        if each.resource != "leases":
+        if each.resource not in ("leases", "configmaps"):
             others[each.namespace].add(replace(each, namespace=""))
     assert others["a"] == others["b"]
     jobs = {each.plural for each in JOB_KINDS}
     assert {each.resource for each in others["a"]} - jobs == {
         *("pods", "scaledobjects", "workloads", "scalableworkloads", "events", "idlepolicies"),
-        *("deployments", "statefulsets", "leaderworkersets", "notebooks", "inferenceservices"),
+        *("deployments", "replicasets", "statefulsets", "leaderworkersets", "notebooks", "inferenceservices"),
     }
 
 
-def test_the_lease_is_reviewed_by_its_name_but_for_its_creation():
+def test_the_lease_is_reviewed_by_its_name_but_for_its_creation_and_so_is_the_record_beside_it():
     """A Role that grants `create` by name grants nothing."""
-    [rule] = [each for each in REQUIRED_RULES if each.in_lease_namespace]
-    reviews = attributes_of(rule, targets=frozenset(), lease_namespace="gpus", lease_name="ours")
-    assert {each.verb: each.name for each in reviews} == {"get": "ours", "create": "", "update": "ours"}
+    lease, record = (
+        {
+            each.verb: each.name
+            for each in attributes_of(rule, targets=frozenset(), lease_namespace="gpus", lease_name="ours")
+        }
+        for rule in REQUIRED_RULES
+        if rule.in_lease_namespace
+    )
+    assert lease == {"get": "ours", "create": "", "update": "ours"}
+    assert record == {"get": "ours-keeps", "create": "", "patch": "ours-keeps"}
 
 
 @pytest.mark.parametrize("reconciles", [True, False])
@@ -277,7 +285,9 @@ def test_where_nothing_is_reconciled_only_the_lease_is_written():
 
     rules = required_rules(reconciles=False)
     written = [rule for rule in rules if not {*rule.verbs} <= {"get", "list", "watch"}]
-    assert written == [rule for rule in REQUIRED_RULES if rule.in_lease_namespace] != []
+    assert [(rule.part, [each.resource.plural for each in rule.on]) for rule in written] == [
+        (RuleUser.SCALER, ["leases"])
+    ]
     assert {rule.part for rule in rules if "get" in rule.verbs} == {RuleUser.SCALER}
     assert watched(rules) == watched([rule for rule in REQUIRED_RULES if rule.part not in OPTIONAL])
 
@@ -581,7 +591,7 @@ SCALED = {
     "a minimum above 0 that is left when idle": ({"minReplicaCount": 1, "idleReplicaCount": 0}, ""),
     "KEDA's default maximum of 100": ({"maxReplicaCount": 100}, "warn MoreThanOne"),
     "no cooldown": ({"cooldownPeriod": 0}, "warn NoCooldown"),
-    "not ready": ({"status": NOT_READY}, "warn NotReady"),
+    "not ready": ({"status": NOT_READY}, "fail NotReady"),
     "metadata that is misspelt": ({"metadata": {"idleafter": "5 minutes"}}, "fail InvalidMetadata"),
     "longer than the operator allows": ({"metadata": {"idleAfter": "25h"}}, "fail WindowTooLong"),
     # 30 s + 570 s = 10 min, which is when the grant has ended.
@@ -607,6 +617,70 @@ def idle(name, namespace="", actuator=""):
     return made(IdlePolicy if namespace else ClusterIdlePolicy, name, namespace, spec={"actuator": actuator})
 
 
+def lease(seconds_ago):
+    renewed = NOW - timedelta(seconds=seconds_ago)
+    return Lease(metadata=ObjectMeta(name="operator.keda.sh", namespace="keda"), spec=LeaseSpec(renew_time=renewed))
+
+
+KEDA_LEASES = {
+    "renewed a moment ago": (Listing(items=[lease(5)]), "fail NotReady"),
+    "not renewed for an hour": (Listing(items=[lease(3600)]), "fail NotRunning KEDA"),
+    "an old one beside the one in use": (Listing(items=[lease(3600), lease(5)]), "fail NotReady"),
+    "none": (Listing(), "fail NotReady"),
+    "may not be read": (Unread("403"), "fail NotReady"),
+}
+
+
+@pytest.mark.parametrize(("leases", "expected"), KEDA_LEASES.values(), ids=KEDA_LEASES.keys())
+def test_a_keda_that_does_not_run_is_named_and_not_the_scaler_it_calls(leases, expected):
+    inputs = facts(scaled_object(status=NOT_READY), scalable(), service(), keda_leases=leases)
+    found = [each for each in diagnose(inputs, NOW) if each.topic is Topic.SCALED_OBJECTS and each.severity is not OK]
+    where = {"NotRunning": " KEDA"}
+    assert [f"{each.severity} {each.check}{where.get(each.check, '')}" for each in found] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("leases", "expected"),
+    [
+        (Listing(items=[lease(100)]), []),
+        (Listing(items=[lease(200)]), ["fail NotRunning no replica has renewed its Lease for 3m20s"]),
+        (Listing(items=[Lease(metadata=ObjectMeta(name="ours"))]), []),
+        (Unread("404", is_absent=True), []),
+    ],
+    ids=["renewed", "not renewed", "without a time", "no replica was ever there"],
+)
+def test_a_scaler_of_which_no_replica_leads_is_a_failure(leases, expected):
+    inputs = facts(scaled_object(), scalable(), service(), own_leases=leases)
+    found = [
+        each for each in diagnose(inputs, NOW) if each.where == "the scaler" and each.topic is Topic.SCALED_OBJECTS
+    ]
+    assert [f"{each.severity} {each.check} {each.what.partition(':')[0]}" for each in found] == expected
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(1, []), (3, ["NotSeenByKEDA"])])
+def test_a_scaled_object_that_keda_never_looked_at_is_one_it_does_not_scale(minutes, expected):
+    young = scaled_object()
+    metadata = msgspec.structs.replace(young.metadata, creation_timestamp=NOW - timedelta(minutes=minutes))
+    inputs = facts(msgspec.structs.replace(young, metadata=metadata), scalable(), service())
+    assert [each.check for each in diagnose(inputs, NOW) if each.severity is Severity.FAIL] == expected
+
+
+@pytest.mark.parametrize("kind", [IdlePolicy, ClusterIdlePolicy])
+def test_permissions_of_policies_are_needed_where_there_is_one(kind):
+    rules = [each for each in required_rules(reconciles=True) if each.part in POLICY_PARTS[kind]]
+    asked = [attributes_of(each, targets=frozenset(), lease_namespace="x") for each in rules]
+    reviews = [(rule, dict.fromkeys(each, False)) for rule, each in zip(rules, asked, strict=True)]
+    without = {each.severity for each in diagnose(facts(reviews=reviews), NOW) if each.check == "Denied"}
+    policy = idle("all", "team" if kind is IdlePolicy else "")
+    used = {each.severity for each in diagnose(facts(policy, reviews=reviews), NOW) if each.check == "Denied"}
+    assert (without, used) == ({Severity.WARN}, {Severity.FAIL})
+
+
+POLICY_PARTS = {
+    IdlePolicy: {RuleUser.POLICIES},
+    ClusterIdlePolicy: {RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES},
+}
+
 WITHOUT_KEDA = {
     "nothing is to be scaled": ([], "warn None"),
     "one that is scaled directly": ([direct()], ""),
@@ -627,6 +701,91 @@ def test_without_keda_what_needs_it_is_named(objects, expected):
     absent = unread(facts(*objects), ScaledObject, Unread("404", is_absent=True))
     found = [each for each in diagnose(absent, NOW) if each.topic is Topic.SCALED_OBJECTS and each.severity is not OK]
     assert ", ".join(sorted(f"{each.severity} {each.check} {each.where}".strip() for each in found)) == expected
+
+
+def judged(name, reason):
+    """A ScalableWorkload of which the leader has written that."""
+    status = msgspec.convert({"reason": reason, "message": f"{name}: 0 of 1"}, type(scalable().status))
+    return msgspec.structs.replace(scalable(name), status=status)
+
+
+def noted(name, reason, **more):
+    """The ScaledObject of a Deployment, with such a line in its history, and one before it."""
+    lines = [{"at": "2026-11-20T11:00:00Z", "state": "Unknown", "reason": "StaleSamples", "message": "before"}]
+    lines += [
+        {"at": "2026-11-20T11:30:00Z", "state": "Unknown", "reason": reason, "message": f"{name}: 0 of 1", **more}
+    ]
+    served, history = scaled_object(name, target="Deployment"), msgspec.json.encode(lines).decode()
+    metadata = msgspec.structs.replace(served.metadata, annotations={HISTORY_ANNOTATION: history})
+    return msgspec.structs.replace(served, metadata=metadata)
+
+
+WRITTEN = {
+    "one of two": (
+        [judged("a", "NoGPUPods"), noted("b", "GPUsBusy")],
+        [("warn NoGPUPods", "ScalableWorkload team/a", "a: 0 of 1")],
+    ),
+    "the only one": ([noted("b", "NoGPUPods")], [("warn NoGPUPods", "ScaledObject team/b", "b: 0 of 1")]),
+    "all of them": (
+        [judged("a", "FrozenExporter"), noted("b", "FrozenExporter")],
+        [
+            (
+                "fail FrozenExporter",
+                "ScalableWorkload team/a, ScaledObject team/b",
+                "2 of 2; the first: a: 0 of 1",
+            )
+        ],
+    ),
+    "all of them, and that is their owners' to mend": (
+        [judged("a", "PodsNotRunning"), judged("b", "PodsNotRunning")],
+        [
+            (
+                "warn PodsNotRunning",
+                "ScalableWorkload team/a, ScalableWorkload team/b",
+                "2 of 2; the first: a: 0 of 1",
+            )
+        ],
+    ),
+    "more than are named": (
+        [*(judged(name, "StaleSamples") for name in "abcd"), judged("e", "GPUsIdle")],
+        [
+            (
+                "warn StaleSamples",
+                "ScalableWorkload team/a, ScalableWorkload team/b, ScalableWorkload team/c, …",
+                "4 of 5; the first: a: 0 of 1",
+            )
+        ],
+    ),
+    "two reasons": (
+        [judged("a", "SharedGPU"), judged("b", "MissingGPUs")],
+        [
+            ("warn SharedGPU", "ScalableWorkload team/a", "a: 0 of 1"),
+            ("warn MissingGPUs", "ScalableWorkload team/b", "b: 0 of 1"),
+        ],
+    ),
+    "left alone": (
+        [judged("a", "SetBack"), noted("b", "SetBack"), noted("c", "SetBack", times=1)],
+        [
+            (
+                "warn SetBack",
+                "ScalableWorkload team/a, ScaledObject team/b",
+                "2 of 3; the first: a: 0 of 1",
+            )
+        ],
+    ),
+    "what ends by itself": ([judged("a", "ColdStart"), judged("b", "Suspending"), noted("c", "Starting")], []),
+}
+
+
+@pytest.mark.parametrize(("objects", "expected"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_what_the_leader_cannot_judge_is_one_finding_for_each_reason(objects, expected):
+    """By the status of ScalableWorkloads, and by the newest line in the history of other ScaledObjects."""
+    found = [each for each in diagnose(facts(*objects, service()), NOW) if each.topic is Topic.SCALED_OBJECTS]
+    bad = [each for each in found if each.severity is not OK]
+    assert [
+        (f"{each.severity} {each.check}", each.where, each.what) for each in bad if each.check != "None"
+    ] == expected
+    assert all(each.do for each in bad)
 
 
 def test_with_keda_nothing_needs_it_in_vain_and_what_is_not_scaled_directly_says_why():

@@ -1,56 +1,26 @@
 """What `doctor` says of a metrics source, by the series that it shows."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
+from reporting.doctor.source_series import NOW, UTIL, gpus, metrics, overwritten, problems, series
 
-from scaler.idleness.gpu import DEFAULT_SIGNALS
+from scaler.idleness.gpu import Signal, Unit
 from scaler.idleness.policy import Trust
-from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.reporting.doctor.findings import Severity, Unread
-from scaler.reporting.doctor.signals import Gpus, Read, Series, SourceSeries, metrics_findings
+from scaler.reporting.doctor.signals import Read, metrics_findings
 
-NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, FAIL = Severity.OK, Severity.FAIL
-ENGINE, UTIL = DEFAULT_SIGNALS
 
 
-def series(uuid="GPU-1", pod="train-0", *, value=0.0, every=30.0, ends=NOW, name="", **labels):
-    """Ten minutes of samples, one in so many seconds."""
-    last, count = ends.timestamp(), int(600 / every)
-    samples = [(last - every * back, value) for back in reversed(range(count))]
-    of_pod = {"namespace": "team", "pod": pod} if pod else {}
-    return Series(labels={"__name__": name or ENGINE.metrics[0], "UUID": uuid, **of_pod, **labels}, samples=samples)
+def late(host):
+    return series("GPU-2", "train-1", ends=NOW - timedelta(seconds=300), Hostname=host)
 
 
-def overwritten(uuid="GPU-1", pod="train-0"):
-    """As under `honorLabels: false`: the exporter's own pod in `pod`, the workload's in `exported_pod`."""
-    return series(uuid, "dcgm-exporter-x", exported_pod=pod, exported_namespace="team", namespace="gpu-operator")
-
-
-def metrics(*engine, util=None, gpus=None, server_time=None, trust=None):
-    """What was read; unless given, `gpu_util` shows the same GPUs."""
-    again = [Series(labels={**each.labels, "__name__": UTIL.metrics[0]}, samples=each.samples) for each in engine]
-    return SourceSeries(
-        reads={
-            ENGINE.name: Read(signal=ENGINE, series=engine, server_time=server_time),
-            UTIL.name: Read(signal=UTIL, series=again if util is None else util),
-        },
-        rules=DEFAULT_RULES,
-        trust=trust or Trust(),
-        gpus=gpus or Gpus(allocatable=1, pods=frozenset({("team", "train-0")})),
-    )
-
-
-def problems(read):
-    """What is not in order: severity and check."""
-    found = {f"{each.severity} {each.check}" for each in metrics_findings(read, NOW) if each.severity is not OK}
-    return ", ".join(sorted(found))
-
-
-TWO_GPUS = Gpus(allocatable=2, pods=frozenset({("team", "train-0")}))
-TWO_KINDS = Gpus(allocatable=2, pods=frozenset({("team", "train-0"), ("team", "train-1")}))
+TWO_GPUS = gpus("train-0", allocatable=2)
+TWO_PODS = gpus("train-0", "train-1@n2", allocatable=2)
+NOBODY = gpus()
 MIG = {"GPU_I_ID": "1", "GPU_I_PROFILE": "1g.10gb"}
 SHOWN = {
     "one GPU, as it has to be": (metrics(series()), ""),
@@ -59,18 +29,18 @@ SHOWN = {
     "one of the two signals": (metrics(series(), util=[]), "fail NoSeries"),
     "series without samples": (metrics(replace(series(), samples=[]), util=[series()]), "fail NoSeries"),
     "no pods are named": (metrics(series(pod="")), "fail NoPods"),
-    "no pods are named, and none hold GPUs": (metrics(series(pod=""), gpus=Gpus(allocatable=1)), ""),
+    "no pods are named, and none hold GPUs": (metrics(series(pod=""), of=NOBODY), ""),
     "the exporter's own pods are named": (metrics(series(pod="dcgm-exporter-x")), "fail OtherPods"),
     "a pod that holds GPUs is not shown": (
-        metrics(series(), gpus=Gpus(allocatable=1, pods=frozenset({("team", "train-0"), ("team", "train-1")}))),
+        metrics(series(), of=gpus("train-0", "train-1")),
         "warn PodsNotShown",
     ),
     # 30 s / 60 s = 50 % of the intervals, and 80 % are needed.
     "samples twice as far apart as the settings say": (metrics(series(every=60)), "fail Sparse"),
-    # 30 s / 37.5 s = 80 %
-    "a little farther apart": (metrics(series(every=37.5)), ""),
-    # 30 s / 38 s = 79 %
-    "a little farther than that": (metrics(series(every=38)), "fail Sparse"),
+    # 1.74 intervals: no whole collection fits between two.
+    "a little farther apart than they are collected": (metrics(series(every=52.3)), ""),
+    # 1.76 intervals: one does.
+    "so far apart that one is missed": (metrics(series(every=52.7)), "fail Sparse"),
     "farther apart, and few are needed": (
         metrics(series(every=60), trust=Trust(min_coverage_ratio=0.3)),
         "warn Sparse",
@@ -78,14 +48,48 @@ SHOWN = {
     "closer together than is collected": (metrics(series(every=15)), ""),
     "the newest sample as old as is tolerated": (metrics(series(ends=NOW - timedelta(seconds=90))), ""),
     "older than that": (metrics(series(ends=NOW - timedelta(seconds=91))), "fail Stale"),
+    "no older than they are apart": (
+        metrics(series(every=150, ends=NOW - timedelta(seconds=140))),
+        "fail Sparse",
+    ),
+    "one host of two is late": (
+        metrics(series(Hostname="n1"), late("n2"), of=TWO_PODS),
+        "warn Stale",
+    ),
     "a clock that is off": (metrics(series(), server_time=NOW - timedelta(seconds=17)), "fail ClockSkew"),
     "a clock that is off by less": (metrics(series(), server_time=NOW + timedelta(seconds=16)), ""),
+    "one sample of tomorrow": (
+        metrics(replace(series(), samples=[*series().samples, (NOW.timestamp() + 86_400, 0.0)])),
+        "fail ClockSkew",
+    ),
+    "milliseconds taken for seconds": (
+        metrics(replace(series(), samples=[(1000 * at, value) for at, value in series().samples])),
+        "fail ClockSkew, fail Sparse",
+    ),
+    "a sample that is ahead by less": (metrics(series(ends=NOW + timedelta(seconds=15))), ""),
     "a percentage where a ratio was declared": (metrics(series(value=57.0)), "fail WrongUnit"),
+    "a ratio where a percentage was declared": (
+        metrics(series(value=0.74), util=[series(value=0.74)]),
+        "fail WrongUnit, warn SignalsDisagree",
+    ),
+    "a percentage of 1": (metrics(series(value=0.01), util=[series(value=1)]), ""),
+    "one name of two in another unit": (
+        metrics(
+            series(),
+            series("GPU-2", "train-1"),
+            util=[series(value=9), series("GPU-2", "train-1", value=0.7, name="NEW")],
+            of=TWO_PODS,
+        ),
+        "fail SignalsDisagree, fail WrongUnit",
+    ),
     "a ratio that is a little above 1": (metrics(series(value=1.01), util=[series(value=99)]), ""),
-    "a blank is no value": (metrics(series(value=9.223372036854775794e18)), ""),
-    "fewer GPUs than nodes offer": (metrics(series(), gpus=TWO_GPUS), "warn GPUsNotShown"),
-    "a GPU that no pod holds counts, too": (metrics(series(), series("GPU-2", pod=""), gpus=TWO_GPUS), ""),
-    "one device held by two pods": (metrics(series(), series(pod="train-1"), gpus=Gpus(allocatable=1)), "warn Shared"),
+    "a blank is no value": (metrics(series(value=9.223372036854775794e18)), "warn NoSamples"),
+    "fewer GPUs than nodes offer": (metrics(series(), of=TWO_GPUS), "warn GPUsNotShown"),
+    "a GPU that no pod holds counts, too": (metrics(series(), series("GPU-2", pod=""), of=TWO_GPUS), ""),
+    "one device held by two pods": (
+        metrics(series(), series(pod="train-1"), of=gpus("train-0", "train-1")),
+        "fail SharedGPU",
+    ),
     "one device held by one pod after the other": (
         metrics(series(), series(pod="before", ends=NOW - timedelta(minutes=5))),
         "",
@@ -94,33 +98,65 @@ SHOWN = {
         metrics(
             series(pod="before", ends=NOW - timedelta(seconds=30)),
             replace(series(), samples=[(NOW.timestamp(), 0.0)]),
+            of=gpus("train-0", running_since=NOW - timedelta(seconds=30)),
         ),
         "",
     ),
     "a node that offers its GPUs more than once": (
-        metrics(series(), gpus=Gpus(allocatable=4, shared_nodes=["n1"], pods=TWO_GPUS.pods)),
-        "warn Shared",
+        metrics(series(), of=gpus("train-0", allocatable=4, shared=["n1"])),
+        "warn SharedGPU",
     ),
     # 0 for ten minutes, while NVML says 99 %.
-    "profiling that is stuck": (metrics(series(value=0), util=[series(value=99)]), "warn Disagree"),
+    "profiling that is stuck": (metrics(series(value=0), util=[series(value=99)]), "warn SignalsDisagree"),
     "both say that nothing is done": (metrics(series(value=0), util=[series(value=0)]), ""),
     "MIG instances, which have no utilisation": (metrics(series(**MIG), util=[]), ""),
     "MIG instances beside a whole GPU": (
-        metrics(series(**MIG), series("GPU-2", "train-1"), util=[series("GPU-2", "train-1")], gpus=TWO_KINDS),
+        metrics(series(**MIG), series("GPU-2", "train-1"), util=[series("GPU-2", "train-1")], of=TWO_PODS),
         "",
     ),
     "a whole GPU that lacks utilisation beside MIG instances": (
-        metrics(series(**MIG), series("GPU-2", "train-1"), util=[], gpus=TWO_KINDS),
+        metrics(series(**MIG), series("GPU-2", "train-1"), util=[], of=TWO_PODS),
         "fail NoSeries",
     ),
-    "nodes that may not be listed": (metrics(series(), gpus=Unread("403")), "warn NodesNotRead"),
+    "nodes that may not be listed": (metrics(series(), of=Unread("403")), "warn NodesNotRead"),
 }
+
+
+BY_METRIC = Signal(name="gpu_util", metrics=("OLD", "NEW"), unit=Unit.PERCENT, units=(Unit.PERCENT, Unit.RATIO))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "engine", "expected"),
+    [
+        (70, 0.7, 0.7, ""),
+        (0.7, 0.004, 0, "fail WrongUnit, warn SignalsDisagree"),
+        (70, 70, 0.7, "fail WrongUnit"),
+        (0, 0, 0, ""),
+        (0, 0.004, 0, ""),
+        (0, 0.7, 0, "warn SignalsDisagree"),
+        (70, 0, 0, "warn SignalsDisagree"),
+    ],
+)
+def test_each_metric_is_held_against_its_own_unit(old, new, engine, expected):
+    util = [series(value=old, name="OLD"), series("GPU-2", "train-1", value=new, name="NEW")]
+    shown = metrics(series(value=engine), series("GPU-2", "train-1", value=engine), util=util, of=TWO_PODS)
+    assert problems(replace(shown, reads={**shown.reads, "gpu_util": Read(signal=BY_METRIC, series=util)})) == expected
 
 
 @pytest.mark.parametrize(("read", "expected"), SHOWN.values(), ids=SHOWN.keys())
 def test_a_source_is_judged_by_what_it_shows(read, expected):
     assert problems(read) == expected
     assert all(each.do for each in metrics_findings(read, NOW) if each.severity is FAIL)
+
+
+@pytest.mark.parametrize(("hosts", "severity"), [(["n1"], "warn"), ([], "fail")])
+def test_a_delay_is_named_with_its_host_and_not_taken_for_an_interval(hosts, severity):
+    """Samples 30 s apart that come five minutes late: another collectionInterval would only hide holes."""
+    read = metrics(*(series(Hostname=host) for host in hosts), late("n2"), of=TWO_PODS)
+    stale = next(each for each in metrics_findings(read, NOW) if each.check == "Stale")
+    assert (stale.severity, stale.what) == (severity, "samples are late: n2 by 5m; 1m30s are tolerated")
+    assert "trust.maxAgeIntervals to 11" in stale.do
+    assert "collectionInterval" not in stale.do
 
 
 def test_a_source_that_is_not_named_or_does_not_answer_is_problems():
@@ -131,7 +167,7 @@ def test_a_source_that_is_not_named_or_does_not_answer_is_problems():
 
 def test_mig_instances_are_counted_and_what_is_not_expected_of_them_is_said():
     instances = [series(**MIG), series(**MIG | {"GPU_I_ID": "2"}, pod="train-1")]
-    read = metrics(*instances, util=[series("GPU-9", pod="")], gpus=Gpus(allocatable=3))
+    read = metrics(*instances, util=[series("GPU-9", pod="")], of=gpus(allocatable=3))
     [mig] = [each for each in metrics_findings(read, NOW) if each.check == "MIG"]
     assert mig.what == "2 MIG instances are shown, for which gpu_util is not expected"
 
@@ -139,7 +175,7 @@ def test_mig_instances_are_counted_and_what_is_not_expected_of_them_is_said():
 CONVENTIONS = {
     "the workload's": (metrics(series()), "pods are in pod and namespace (honorLabels)"),
     "the target's, with the workload's beside them": (metrics(overwritten()), "pods are in exported_* labels"),
-    "the exporter's own, while no pod holds a GPU": (metrics(series(pod="exporter"), gpus=Gpus(allocatable=1)), ""),
+    "the exporter's own, while no pod holds a GPU": (metrics(series(pod="exporter"), of=NOBODY), ""),
 }
 
 

@@ -336,11 +336,11 @@ async def test_a_certificate_above_the_servers_that_has_expired_is_named(tmp_pat
     )
 
 
-async def test_a_port_where_nothing_listens_is_a_warning(tmp_path: Path) -> None:
+async def test_a_port_where_nothing_listens_is_a_scaler_that_nobody_reaches(tmp_path: Path) -> None:
     async with server_of(Case(), tmp_path) as port:
         pass
     [away] = await found(port, caller_of(Case()))
-    assert (away.severity, away.check) == (Severity.WARN, "NotReached")
+    assert (away.severity, away.check) == (Severity.FAIL, "NotReached")
     assert f"127.0.0.1:{port} cannot be reached from here: Connection refused" in away.what
 
 

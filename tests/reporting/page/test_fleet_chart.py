@@ -58,7 +58,7 @@ def test_a_time_in_which_nothing_was_seen_is_a_gap() -> None:
 
 def test_what_is_told_of_now_is_the_newest_sample() -> None:
     chart = drawn(sample(-5, Idle=9), sample(0, Busy=6, Idle=2, HeldIdle=1, Suspended=4))
-    assert (chart.total, chart.shown) == (9, 3)
+    assert (chart.total, chart.idle) == (9, 3)
     assert {each.state: each.now for each in chart.areas} == {"Busy": 6, "HeldIdle": 1, "Idle": 2, "Suspended": 4}
 
 

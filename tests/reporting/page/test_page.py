@@ -114,13 +114,16 @@ async def test_the_overview_answers_the_questions_of_a_cluster() -> None:
     async with serving() as client:
         text = (await client.get("/")).text
     for words in (
-        "4 Suspended would be held by suspended workloads 3 Idle idle, and kept by time alone 8 Busy work was seen",
+        "Idle GPUs 3 of 11 that pods hold Waiting 1 gang for 16 GPUs Next suspension in 5m team-a/notebook",
+        "Given back 4 GPUs of suspended workloads, 4 GPUs to gangs today",
+        "Held by pods now 3 Idle: their workloads are suspended when their time has come 8 Busy: work was seen",
+        "Given back 4 Suspended: free; suspended workloads would hold them",
         "11 GPUs are held by pods, 3 of them idle. Source: seen by this process since it started.",
         "Warned 1 workload, 1 GPU",
         "team-a/notebook ScalableWorkload/notebook Warned 1 25m in 5m",  # warned 5 minutes ago, for 10
         "team-b/kept ScalableWorkload/kept Kept 2 2h in 6h Kept kept until 2026-12-01T18:00:00Z",
         "team/gang WaitingForQuota flavor default lacks 8 of 16 nvidia.com/gpu (8 available)",
-        "team-b/Job/sleeper-job team-c/gang 4 Admitted 11:30:00 UTC 1m30s of GPU time 2",
+        "team-b/Job/sleeper-job team-c/gang 4 Admitted 11:30:00 UTC 1m30s 2",
         "all ClusterIdlePolicy Enforce 0 3 1 2 0 1 none",
         "As of the evaluation at 01 Dec 2026 12:00:00 UTC",
     ):
@@ -196,6 +199,16 @@ async def test_where_there_is_nothing_it_says_so() -> None:
         "There is no IdlePolicy and no ClusterIdlePolicy.",
     ):
         assert words in text, words
+
+
+async def test_a_fleet_without_gpus_has_no_chart() -> None:
+    """As on a hub of MultiKueue, whose pods run elsewhere."""
+    one = PageSite()
+    one.remember(0)
+    async with serving(one) as client:
+        answered = await client.get("/")
+    assert "The fleet No pod has held GPUs, and no suspended workload would. Source:" in answered.text
+    assert "<svg" not in answered.html
 
 
 async def test_what_is_not_known_is_not_shown_as_nothing() -> None:
@@ -316,7 +329,7 @@ async def test_one_who_has_the_page_already_gets_nothing_until_it_changes(path: 
         assert (again.body, again.headers["ETag"]) == (b"", tag)
         assert again.headers["Content-Security-Policy"]
         one.missing = ["something new"]
-        one.page._rendered.clear()
+        one.page.answers.rendered.clear()
         assert (await client.get(path, If_None_Match=tag)).headers["ETag"] != tag
 
 
@@ -382,13 +395,13 @@ async def test_links_work_below_any_prefix_of_a_proxy() -> None:
 async def test_many_who_ask_at_once_are_answered_from_one_rendering() -> None:
     one = site()
     rendered: list[str] = []
-    render = one.page._renderer.body
+    render = one.page.answers.renderer.body
 
     async def counted(template: str, context: Any) -> bytes:
         rendered.append(template)
         return await render(template, context)
 
-    one.page._renderer.body = counted  # type: ignore[method-assign]
+    one.page.answers.renderer.body = counted  # type: ignore[method-assign]
     async with serving(one) as client:
         for _ in range(20):
             await client.get("/")

@@ -125,7 +125,7 @@ async def test_what_changed_while_it_was_loaded_is_not_missed(tmp_path: Path) ->
                 changed.append("newcomer")
                 one.workload("team-c", "newcomer", NOT_NEEDED, idle_since=at(-3000))
                 one.publish()
-                one.page._rendered.clear()
+                one.page.answers.rendered.clear()
             fetched(method, said)
 
         browser._heard[page._session] = change_at_once

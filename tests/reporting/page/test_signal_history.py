@@ -15,7 +15,7 @@ from scripted_metrics import Metrics, ScriptedSource
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
 from scaler.decision.sampling import Sampler
 from scaler.errors import SourceError
-from scaler.idleness.gpu import DEFAULT_SIGNALS
+from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal, Unit
 from scaler.idleness.policy import Overrides
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.reporting.page.signal_history import PodMemory, SignalHistory, SignalHistoryReader
@@ -25,10 +25,10 @@ from scaler.samples.prometheus import PrometheusSource
 HOUR = timedelta(hours=1)
 
 
-def sampler(span: timedelta = HOUR) -> Sampler:
+def sampler(span: timedelta = HOUR, signals: Sequence[Signal] = DEFAULT_SIGNALS) -> Sampler:
     source = ScriptedSource(metrics=Metrics(series=[]), clock=lambda: NOON)
-    made = Sampler(source, signals=DEFAULT_SIGNALS, rules=DEFAULT_RULES, trust=TRUST, overlap=timedelta(0))
-    made.history = history(span=span)
+    made = Sampler(source, signals=signals, rules=DEFAULT_RULES, trust=TRUST, overlap=timedelta(0))
+    made.history = history(span=span, signals=signals)
     return made
 
 
@@ -186,6 +186,14 @@ async def test_prometheus_has_the_hours_that_memory_does_not() -> None:
 async def test_what_the_query_brings_counts_only_if_it_is_of_the_workload(labels: dict[str, str]) -> None:
     found = await read(sampler(), "worker-0", source=Prometheus(Made(0.3, **labels)))
     assert [each.bins for each in found.tracks] == [[], []]
+
+
+async def test_each_metric_is_shown_in_its_own_unit() -> None:
+    units = (Unit.PERCENT, Unit.RATIO)
+    one = sampler(signals=[Signal(name="util", metrics=("OLD", "NEW"), unit=Unit.PERCENT, units=units)])
+    for name, value in (("OLD", 40.0), ("NEW", 0.4)):
+        found = await read(one, "worker-0", source=Prometheus(Made(value, **OURS, __name__=name)))
+        assert {each.high_ratio for each in found.tracks[0].bins} == {0.4}, name
 
 
 async def test_blanks_are_no_samples() -> None:

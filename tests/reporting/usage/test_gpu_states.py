@@ -127,6 +127,9 @@ def test_gpus_of_pods_that_do_not_run_are_allocated_all_the_same() -> None:
         return [str(each.state) for each in states_of(of, gpus, UNSCALED, startup=STARTUP, now=NOON)]  # type: ignore[arg-type]
 
     assert states(pending_pod(gpus=2), []) == ["Starting"] * 2
+    late = active(DecisionReason.PODS_NOT_RUNNING)
+    [found] = states_of(pending_pod(), [], late, startup=STARTUP, now=NOON)
+    assert found == GpuStatus(GpuState.STARTING, "PodsNotRunning"), "held, and unused: that it says why"
     assert states(pod(gpus=2, terminating=True), [gpu_evidence(BUSY)]) == ["Ending"] * 2
 
 

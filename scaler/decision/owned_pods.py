@@ -1,0 +1,120 @@
+"""Which pods does a scale target own, through however many owners between? Pod → ReplicaSet → Deployment → target.
+
+The selector of a scale names the pods that a HorizontalPodAutoscaler averages over, and these may be a part: leaders
+without their workers, one of two roles. Deployments, StatefulSets and ReplicaSets adopt what their selector matches and
+nothing else, and all pods of a LeaderWorkerSet name it. Of any other kind the pods that it owns count as well.
+
+Laws:
+
+* A pod of which it is not known whose it is may be the target's: until its owners are read, the target is not judged.
+* Owners are read from watches of their kinds, which begin when a pod with GPUs beside such a target names them. No pod
+  costs a request.
+
+Why not the selector alone: the pods that it leaves out may work while those that it names are quiet.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from scaler.decision.cluster_state import JOB_NAME_LABELS, ClusterState
+from scaler.decision.scale_subresources import ScaleSubresources
+from scaler.decision.workloads import group_of
+from scaler.idleness.pods import GpuPod
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import Unknown
+from scaler.kube.discovery import Scale
+from scaler.kube.objects.core import ObjectMeta, OwnerReference, Pod
+from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, STATEFUL_SET
+
+_LEVELS = 16
+"""Owners above each other that are read. Kubernetes sets no limit, and what tenants write may be a circle."""
+_WHOLE_BY_LABELS = frozenset(
+    (each.group, each.kind) for each in (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, LEADER_WORKER_SET)
+)
+"""Kinds whose pods are what their selector, or the label of their name, matches. Source: Kubernetes,
+pkg/controller/controller_ref_manager.go, which releases what a selector does not match. Selectors of apps/v1 never
+change."""
+
+
+class _Filed(NamedTuple):
+    """The pods with GPUs of a namespace."""
+
+    by_owner: Mapping[str, Mapping[str, GpuPod]]
+    """UID of each object above them → name → pod."""
+    unread: Mapping[str, Unknown]
+    """Name of a pod → why not all of its owners are known."""
+
+
+class OwnedPods:
+    def __init__(self, cluster: ClusterState, scales: ScaleSubresources) -> None:
+        self._cluster, self._scales = cluster, scales
+        self._last: tuple[Hashable, _Filed] = None, _Filed({}, {})
+        """Of one namespace: decisions are made in the order of these."""
+
+    def of(self, namespace: str, target: ScaleTargetRef, scale: Scale) -> Sequence[GpuPod] | Unknown:
+        """The GPU pods of a scale target; or why not all of them are known.
+
+        Raises: ValueError for a selector that is not understood.
+        """
+        kind, label = (group_of(target.api_version), target.kind), JOB_NAME_LABELS.get(target.kind)
+        selectors = (scale.selector, f"{label}={target.name}" if label else "")
+        found = {pod.name: pod for each in selectors for pod in self._cluster.pods_of_selector(namespace, each)}
+        if not scale.replicas or kind in _WHOLE_BY_LABELS:
+            return [*found.values()]
+        filed = self._filed(namespace)
+        seen = self._scales.object_of(namespace, target)
+        found |= filed.by_owner.get(seen[1].uid, {}) if seen is not None else {}
+        stray = next(((name, doubt) for name, doubt in filed.unread.items() if name not in found), None)
+        if stray is None:
+            return [*found.values()]
+        name, doubt = stray
+        return Unknown(reason=doubt.reason, message=f"Pod {name} may belong to {target}: {doubt.message}")
+
+    def _filed(self, namespace: str) -> _Filed:
+        """Made again only when pods or owners of the namespace have changed."""
+        now = namespace, self._cluster.pods.revision(namespace), self._scales.revision(namespace)
+        if self._last[0] != now:
+            self._last = now, self._file(namespace)
+        return self._last[1]
+
+    def _file(self, namespace: str) -> _Filed:
+        by_owner: defaultdict[str, dict[str, GpuPod]] = defaultdict(dict)
+        unread: dict[str, Unknown] = {}
+        for pod in self._cluster.pods.by_index("gpus", namespace):
+            if (seen := self._cluster.gpu_pod(pod)).is_member:
+                for owner in self._above(pod, unread):
+                    by_owner[owner][seen.name] = seen
+        return _Filed(by_owner, unread)
+
+    def _above(self, pod: Pod, unread: dict[str, Unknown]) -> set[str]:
+        """UIDs of all objects that own the pod, or own one of its owners, as far as they can be read."""
+        namespace, name = pod.metadata.key
+        uids, owned = set[str](), pod.metadata
+        for _ in range(_LEVELS):
+            uids |= {each.uid for each in owned.owner_references}
+            controller = owned.controller_owner
+            if controller is None or (controller.api_version, controller.kind) == ("v1", "Node"):
+                return uids
+            owner = self._owner(namespace, controller)
+            if isinstance(owner, Unknown):
+                unread[name] = owner
+                return uids
+            owned = owner
+        unread[name] = _unread(f"it has more than {_LEVELS} owners above each other")
+        return uids
+
+    def _owner(self, namespace: str, controller: OwnerReference) -> ObjectMeta | Unknown:
+        """Of a pod without GPUs its own owners may not be kept."""
+        if (controller.api_version, controller.kind) != ("v1", "Pod"):
+            return self._scales.owner(namespace, controller)
+        found = self._cluster.pods.get(namespace, controller.name)
+        is_kept = found is not None and (found.metadata.owner_references or self._cluster.gpus.of_pod(found.spec))
+        if found is None or found.metadata.uid != controller.uid or not is_kept:
+            return _unread(f"the owners of Pod {controller.name}, which owns it, are not known")
+        return found.metadata
+
+
+def _unread(message: str) -> Unknown:
+    return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)

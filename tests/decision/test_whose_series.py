@@ -1,0 +1,111 @@
+"""The evaluation asks the cluster whose a series is, and boards whether their exporter still measures."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+from builders import NOON, TRUST
+from loops_builders import World, gang, pod
+from scripted_metrics import GPU_UTIL, Metrics, ScriptedSource, Series, gpu
+
+from scaler.decision.decision import Active, Answer
+from scaler.idleness.gpu import DEFAULT_SIGNALS, ENERGY
+from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.nodes import Node
+
+IDLE = f"Inactive {DecisionReason.GPUS_IDLE}"
+
+
+def world_of(series: list[Series], *, gpus: int = 1, **config: object) -> World:
+    def source(world: World) -> ScriptedSource:
+        return ScriptedSource(metrics=Metrics(series=series), clock=lambda: world.now)
+
+    made = World([gang("train", gpus=gpus)], source, **config)
+    for name in ("node-a", "node-b"):
+        made.cluster.nodes.put(Node(metadata=ObjectMeta(name=name)))
+    return made
+
+
+def energy(value: Callable[[float], float], *, of: str = "GPU-0") -> Series:
+    labels = gpu(of, pod="train-pod")[0].labels
+    return Series(metric=ENERGY.metrics[0], labels=labels, value=value, phase_s=7.0)
+
+
+def word(answer: Answer) -> str:
+    return f"{type(answer).__name__} {answer.reason}"
+
+
+async def decided(world: World) -> str:
+    await world.tick(NOON)
+    return word(world.answer("train"))
+
+
+async def test_a_series_of_another_node_is_no_proof_while_the_own_exporter_is_silent() -> None:
+    world = world_of(gpu("GPU-9", pod="train-pod", node="node-b"))
+    assert await decided(world) == f"Unknown {UnknownReason.NO_SAMPLES}"
+
+
+async def test_the_same_series_of_the_pods_own_node_is_proof() -> None:
+    assert await decided(world_of(gpu("GPU-0", pod="train-pod", node="node-a"))) == IDLE
+
+
+async def test_an_exporters_own_pod_is_no_holder() -> None:
+    plain = gpu("GPU-0", pod="exporter", namespace="gpu-operator")
+    assert await decided(world_of([*gpu("GPU-0", pod="train-pod"), *plain])) == IDLE
+    works = gpu("GPU-0", pod="exporter", namespace="gpu-operator", ratio=lambda _: 0.97)
+    world = world_of([*gpu("GPU-0", pod="train-pod"), *works])
+    assert await decided(world) == f"Unknown {UnknownReason.SIGNALS_DISAGREE}"
+
+
+async def test_a_second_pod_that_comes_makes_the_device_shared_and_none_when_it_goes() -> None:
+    """Nothing of the first pod changes meanwhile, nor do its samples."""
+    world = world_of([*gpu("GPU-0", pod="train-pod"), *gpu("GPU-0", pod="other-pod", namespace="second")])
+    assert await decided(world) == IDLE
+    other = pod("other-pod")
+    elsewhere = msgspec.structs.replace(other.metadata, namespace="second")
+    world.cluster.pods.put(msgspec.structs.replace(other, metadata=elsewhere))
+    assert await decided(world) == f"Unknown {UnknownReason.SHARED_GPU}"
+    world.cluster.pods.drop("other-pod", "second")
+    assert await decided(world) == IDLE
+
+
+async def test_a_node_that_comes_to_share_its_gpus_is_noticed() -> None:
+    world = world_of(gpu("GPU-0", pod="train-pod"))
+    assert await decided(world) == IDLE
+    world.cluster.nodes.put(Node(metadata=ObjectMeta(name="node-a", labels={"nvidia.com/gpu.replicas": "4"})))
+    assert await decided(world) == f"Unknown {UnknownReason.SHARED_GPU}"
+
+
+async def test_a_page_that_stands_still_is_noticed() -> None:
+    stop = NOON.timestamp() - 200
+    series = [*gpu("GPU-0", pod="train-pod"), energy(lambda at_s: 1e9 + min(at_s, stop))]
+    assert await decided(world_of(series)) == f"Unknown {UnknownReason.FROZEN_EXPORTER}"
+    series = [*gpu("GPU-0", pod="train-pod"), energy(lambda at_s: 1e9 + at_s)]
+    assert await decided(world_of(series)) == IDLE
+
+
+@pytest.mark.parametrize(
+    ("grows", "single_witness", "expected"),
+    [
+        (False, False, f"Active {DecisionReason.OBSERVE_ONLY}"),
+        (True, False, IDLE),
+        (False, True, IDLE),
+    ],
+)
+async def test_one_signal_alone_suspends_only_with_a_counter_that_grows_or_where_that_is_allowed(
+    grows: bool, single_witness: bool, expected: str
+) -> None:
+    series = [each for each in gpu("GPU-0", pod="train-pod") if each.metric == GPU_UTIL]
+    if grows:
+        series.append(energy(lambda at_s: 1e9 + at_s))
+    world = world_of(series, signals=DEFAULT_SIGNALS[1:], trust=replace(TRUST, single_witness=single_witness))
+    assert await decided(world) == expected
+    answer = world.answer("train")
+    assert not isinstance(answer, Active) or "trust.singleWitness" in answer.message
+
+
+@pytest.mark.parametrize("series", [[], [energy(lambda _: 1e9)]])
+async def test_a_counter_alone_makes_nothing_idle(series: list[Series]) -> None:
+    assert await decided(world_of(series)) == f"Unknown {UnknownReason.NO_SAMPLES}"

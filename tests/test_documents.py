@@ -1,0 +1,231 @@
+"""YAML of users is bounded before it is built, and refused by its line; JSON of others may be nested to any depth."""
+
+import ast
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from builders import GPUS
+
+import scaler
+from scaler.app.cli.policy import policies_in
+from scaler.app.settings.load import load
+from scaler.decision import candidate, trigger_metadata, workloads
+from scaler.documents import documents, read_json, read_text
+from scaler.errors import ConfigurationError, ScalerError
+from scaler.kube.access import open_access
+from scaler.kube.api_requests import read_status
+from scaler.kube.objects.core import ObjectMeta
+from scaler.samples import responses
+from scaler.samples.config import PrometheusConfig
+from scaler.samples.source import ReadError
+from scaler.simulation.gangs.trace import read_jobs
+from scaler.simulation.recordings.recording import Recording
+from scaler.simulation.recordings.trace import read_trace
+from scaler.suspension import keeps, status
+from scaler.suspension.hooks import HookConfig, HookKind, ObjectHook
+from scaler.tls.material import CertificateFiles, read_material
+from scaler.webhook import secret_of
+
+NAMES = "abcdefghij"
+
+
+def laughs(entry: str) -> str:
+    """Each level names the one before nine times: 9¹⁰ values."""
+    levels = [
+        f"{name}: &{name} {entry % ', '.join(f'*{before}' for _ in range(9))}" for before, name in pairwise(NAMES)
+    ]
+    return "\n".join(["a: &a {x: 1}", *levels])
+
+
+TOO_MUCH = {
+    "lists of aliases": (laughs("[%s]"), "too much, its aliases written out at line 8"),
+    "maps that are merged": (laughs("{<<: [%s]}"), "too much, its aliases written out at line 8"),
+    "an alias within its anchor": ("x: 1\na: &a [*a]", "too much, its aliases written out at line 2"),
+    "100,000 brackets": (
+        "x: 1\ny:\n" + "[" * 100_000,
+        "not YAML at line 3, column 1026; check brackets, quotes, colons and indentation there",
+    ),
+    "100,000 braces": ("{a: " * 100_000, "nested too deeply at line 1"),
+    "100,000 dashes": ("- " * 100_000, "nested too deeply at line 1"),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_MUCH)
+def test_what_is_too_much_is_refused_at_its_line_before_it_is_built(kind: str) -> None:
+    text, expected = TOO_MUCH[kind]
+    begin = time.process_time()
+    with pytest.raises(ConfigurationError) as refused:
+        documents(text, "x.yaml")
+    assert str(refused.value) == f"x.yaml is {expected}"
+    assert time.process_time() - begin < 5
+
+
+def test_anchors_and_several_documents_are_read() -> None:
+    text = "a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: [*a, *a]\n---\na: &a 1\nb: *a\n"
+    assert documents(text, "x.yaml") == [
+        {"a": {"x": 1}, "b": {"x": 1, "y": 2}, "c": [{"x": 1}, {"x": 1}]},
+        {"a": 1, "b": 1},
+    ]
+
+
+def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"a" * (2**20 + 1))
+    with pytest.raises(ConfigurationError, match="larger than 1,024 KiB"):
+        read_text(path, most_bytes=2**20)
+    path.write_bytes(b"a\nb\xff\n")
+    with pytest.raises(ConfigurationError, match="line 2 is not UTF-8; save"):
+        read_text(path)
+
+
+# ---------------------------------------------------------------------------------------------- JSON that others write
+
+NESTED = {
+    "brackets": "[" * 200_000,
+    "braces": '{"x":' * 200_000,
+    "a field that nobody knows": '{"x":' + "[" * 200_000,
+    "the same in a list": '[{"x":' + "[" * 200_000,
+}
+
+
+def _refused(read: Callable[[bytes], Any]) -> Callable[[str], Any]:
+    def refused(text: str) -> None:
+        with pytest.raises(ReadError, match="not Prometheus' JSON but"):
+            read(text.encode())
+
+    return refused
+
+
+def suspended(text: str) -> workloads.SuspendedAnnotation | None:
+    return workloads.suspended_annotation(ObjectMeta(name="x", annotations={workloads.SUSPENDED_ANNOTATION: text}))
+
+
+READERS: dict[str, tuple[Callable[[str], Any], Any]] = {
+    "an answer of Prometheus": (_refused(responses.read_answer), None),
+    "a history": (lambda text: candidate.history_of({candidate.HISTORY_ANNOTATION: text}), []),
+    "a line of a status": (lambda text: candidate.lines_of([text.encode()]), []),
+    "the last line of a status": (lambda text: status.last_line([msgspec.Raw(text)]), None),
+    "keeps": (lambda text: keeps.keeps_of({keeps.KEEPS_ANNOTATION: text}), ()),
+    "sources of a policy": (trigger_metadata.sources_of, {}),
+    "why it is suspended": (suspended, workloads.SuspendedAnnotation()),
+    "an error of the API": (lambda text: read_status(text.encode()), None),
+}
+
+
+@pytest.mark.parametrize("nesting", NESTED)
+@pytest.mark.parametrize("reader", READERS)
+def test_brackets_without_end_are_as_unreadable_as_any_other_text(reader: str, nesting: str) -> None:
+    read, nothing = READERS[reader]
+    assert read(NESTED[nesting]) == nothing
+
+
+OTHERS = {
+    ("kube/objects/core.py", "ValidationError"),  # it reads once more, less strictly
+    ("kube/objects/sharing.py", "MsgspecError"),  # it packs
+    ("notifications/links.py", "ValidationError"),  # of `convert`, which reads no text
+    ("quota/from_objects/pod_nodes.py", "ValidationError"),
+}
+
+
+def test_whoever_decodes_what_others_write_expects_all_that_decoding_raises() -> None:
+    """`msgspec.DecodeError` alone lets brackets without end through, as a RecursionError."""
+    root = Path(scaler.__file__).parent
+    found = {
+        (str(path.relative_to(root)), caught.attr)
+        for path in root.rglob("*.py")
+        if path.name != "documents.py"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for caught in _caught(node)
+    }
+    assert found == OTHERS
+
+
+def _caught(node: ast.AST) -> list[ast.Attribute]:
+    """The errors of msgspec that it handles."""
+    match node:
+        case ast.ExceptHandler(type=ast.AST() as caught):
+            named = ast.walk(caught)
+        case ast.Call(func=ast.Name(id="suppress")):
+            named = ast.walk(node)
+        case _:
+            return []
+    return [each for each in named if isinstance(each, ast.Attribute) and ast.unparse(each.value) == "msgspec"]
+
+
+# ------------------------------------------------------------------------------------------------- files that are named
+
+FILES: dict[str, Callable[[Path], Any]] = {
+    "settings": lambda path: load(path, environ={}, flags={}),
+    "a policy": lambda path: [*policies_in(path)],
+    "a trace": lambda path: read_trace(path, Recording(folder=path.parent), []),
+    "Workloads": lambda path: read_jobs(path, GPUS),
+    "a kubeconfig": lambda path: asyncio.run(open_access(path)),
+    "a certificate": lambda path: read_material(CertificateFiles(certificate=path, key=path)),
+    "a secret of a receiver": lambda path: secret_of(path, "key"),
+    "a token of the source": lambda path: PrometheusConfig(url="http://x", bearer_token_file=path).check_files(),
+    "an authority of the source": lambda path: PrometheusConfig(url="http://x", ca_file=path).check_files(),
+    "a template of a hook": lambda path: ObjectHook(
+        HookConfig(name="x", kind=HookKind.OBJECT, timeout=timedelta(1), template_file=path), None, None
+    )._template(),  # type: ignore[arg-type]  # they are for what comes after it
+    "what was kept of days": lambda path: read_json(path, dict[str, str]),
+}
+OF_YAML = ("settings", "a policy", "a kubeconfig", "a template of a hook")
+SPOILT: dict[str, Callable[[Path], Any]] = {
+    "is a folder": lambda path: path.mkdir(),
+    "is of a terabyte": lambda path: (path.write_bytes(b"S3CR3T"), os.truncate(path, 2**40)),
+    "is not UTF-8": lambda path: path.write_bytes(b"S3CR3T\xff\xfe\n"),
+}
+SPOILT_YAML = {
+    "does not end": "a: S3CR3T\nb: {c: [S3CR3T",
+    "has 100,000 brackets": "[" * 100_000,
+    "has aliases of aliases": laughs("[%s]"),
+}
+FAULTS = [
+    *((file, kind) for file in FILES for kind in SPOILT if (file, kind) != ("a policy", "is a folder")),
+    *((file, kind) for file in OF_YAML for kind in SPOILT_YAML),
+]
+
+
+@pytest.mark.parametrize(("file", "kind"), FAULTS)
+def test_a_file_that_cannot_be_used_is_named_and_nothing_of_it_is_repeated(
+    file: str, kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    SPOILT[kind](path) if kind in SPOILT else path.write_text(SPOILT_YAML[kind], encoding="utf-8")
+    with pytest.raises(ScalerError) as refused:
+        FILES[file](path)
+    text = str(refused.value)
+    assert (str(path) in text, "S3CR3T" in text, len(text) < 1000) == (True, False, True)
+    assert kind not in SPOILT_YAML or "line" in text
+
+
+READS_ITSELF = {
+    "app/controllers.py",  # the namespace of this Pod
+    "keda/probe.py",  # the authorities of this system
+    "reporting/page/rendering.py",  # files of this program
+    "simulation/recordings/trace.py",  # a line at a time
+    "tls/material.py",  # memory
+}
+
+
+def test_every_file_that_is_named_is_read_by_the_one_reader() -> None:
+    root = Path(scaler.__file__).parent
+    found = {
+        str(path.relative_to(root))
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and _READS.search(ast.unparse(node.func))
+    }
+    assert found == READS_ITSELF | {"documents.py"}
+
+
+_READS = re.compile(r"^open$|(path|file|csv|os|gzip)\.(fd)?open$|\.read_(text|bytes)$|yaml\.(\w+_)?load(_all)?$")
