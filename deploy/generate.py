@@ -8,10 +8,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
-from pydantic import BaseModel
 
 from deploy import helm_chart
 from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
@@ -45,7 +44,7 @@ def contents() -> Iterator[tuple[Path, str]]:
 
 def permissions() -> str:
     """The roles, of the one list of what the program needs."""
-    names = ("observe", "enforce", "lease", "tokens", "dispatcher", "kubeconfigs")
+    names = ("read", "write", "lease", "tokens", "dispatcher", "kubeconfigs")
     roles: dict[str, list[Json]] = {name: [] for name in names}
     for need in REQUIRED_RULES:
         for verbs, role in _split(need):
@@ -75,15 +74,15 @@ def _split(need: RequiredRule) -> Iterator[tuple[list[str], str]]:
         return
     are_policies = all(each.resource in (kinds.IDLE_POLICY, kinds.CLUSTER_IDLE_POLICY) for each in need.on)
     if need.part in (RuleUser.POLICIES, RuleUser.CLUSTER_POLICIES) and not are_policies:
-        yield list(need.verbs), "enforce"  # jobs are read by the leader, policies by the pages of every replica
+        yield list(need.verbs), "write"  # jobs are read by the leader, policies by the pages of every replica
         return
     is_readers = need.part in (RuleUser.SCALER, RuleUser.PLANS)
     reads = [verb for verb in need.verbs if verb in ("list", "watch") or (verb == "get" and is_readers)]
     writes = [verb for verb in need.verbs if verb not in reads]
     if reads:
-        yield reads, "observe"
+        yield reads, "read"
     if writes:
-        yield writes, "enforce"
+        yield writes, "write"
 
 
 def _entries(need: RequiredRule, verbs: list[str]) -> Iterator[Json]:
@@ -102,7 +101,16 @@ def _entries(need: RequiredRule, verbs: list[str]) -> Iterator[Json]:
 # -------------------------------------------------------------------------------------------------------------- schema
 
 _OF_THE_CHART = {
-    *("components", "suspendAt", "keda.scalerAddresses", "grpc.address", "grpc.tls", "http.address", "http.tls"),
+    *(
+        "mode",
+        "components",
+        "suspendAt",
+        "keda.scalerAddresses",
+        "grpc.address",
+        "grpc.tls",
+        "http.address",
+        "http.tls",
+    ),
     *("kubernetes.kubeconfig", "kubernetes.context", "kubernetes.namespaces"),
     *("kubernetes.lease.name", "kubernetes.lease.namespace"),
 }
@@ -112,40 +120,111 @@ _OF_THE_CHART = {
 def schema() -> str:
     """The schema with the names of all settings, and with what values.yaml says of each value."""
     document: Json = json.loads(_SCHEMA.read_text(encoding="utf-8"))
-    settings = _names_of(Settings, "")
+    settings = _of_the_user(_inlined(Settings.model_json_schema(by_alias=True)))
     settings["description"] = ""
+    for path in _NEVER_EMPTY:
+        _at(settings, path)["minItems"] = 1
+    settings["properties"]["page"]["dependencies"] = _OF_PROXIES
+    _at(settings, "signals")["items"] |= _UNIT_ONCE
     document["properties"]["settings"] = settings
     for path, comment in comments().items():
         _describe(document, path, comment)
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _describe(document: Json, path: str, comment: str) -> None:
-    at = document
+def _at(document: Json, path: str) -> Json:
     for part in path.split("."):
-        at = at["properties"][part]
+        document = document["properties"][part]
+    return document
+
+
+def _describe(document: Json, path: str, comment: str) -> None:
+    at = _at(document, path)
     rest = {key: value for key, value in at.items() if key != "description"}
     at.clear()
     at.update({"description": comment, **rest})
 
 
-def _names_of(model: type[BaseModel], path: str) -> Json:
-    """Which settings there are. What may stand in them, the program says at its start, better than a schema could."""
-    properties: Json = {}
-    for field in model.model_fields.values():
-        name = f"{path}{field.alias}"
-        if name not in _OF_THE_CHART:
-            inner = _section(field.annotation)
-            properties[str(field.alias)] = {} if inner is None else _names_of(inner, f"{name}.")
-    return {"type": ["object", "null"], "additionalProperties": False, "properties": properties}
+def _inlined(schema: Json) -> Json:
+    """The schema of the settings as one tree, with nothing in it that only describes."""
+    definitions = schema.pop("$defs")
+
+    def inline(at: Any, *, names: bool = False) -> Any:
+        if isinstance(at, list):
+            return [inline(each) for each in at]
+        if not isinstance(at, dict):
+            return at
+        if "$ref" in at:
+            at = definitions[at["$ref"].rpartition("/")[2]]
+        if names:
+            return {key: inline(_named(key, each)) for key, each in at.items()}
+        at = _written(at)
+        return {key: inline(each, names=key == "properties") for key, each in at.items() if key not in _DESCRIBING}
+
+    tree: Json = inline(schema)
+    return tree
 
 
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field holds, if it holds just one."""
-    if isinstance(annotation, type):
-        return annotation if issubclass(annotation, BaseModel) else None
-    kinds = [each for each in get_args(annotation) if each is not type(None)]
-    return _section(kinds[0]) if len(kinds) == 1 else None
+_UNIT, _ABOVE_0 = "(ms|s|m|h|d)", r"([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)"
+_PARTS = rf"([0-9]+(\.[0-9]+)?{_UNIT})"
+_CLOCK = "([01]?[0-9]|2[0-3]):[0-5][0-9]"
+PATTERNS = {
+    "Duration": f"{_PARTS}*{_ABOVE_0}{_UNIT}{_PARTS}*",
+    "DurationOrZero": f"{_PARTS}+",
+    "Ratio": r"(100(\.0+)?|[1-9][0-9]?(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*) *%",
+    "Begin": _CLOCK,
+    "End": f"{_CLOCK}|24:00",
+    "Network": "[0-9A-Fa-f:.]+(/[0-9]{1,3})?",
+    "gpus": r"all|any|quorum:(1|0?\.[0-9]*[1-9][0-9]*)",
+}
+"""How the program reads what is written as text, spaces around it aside."""
+_NAMED = {"to": "End", "trustedProxies": "Network", "gpus": "gpus"}
+
+
+def pattern(name: str) -> str:
+    """Of a kind of text."""
+    return f"^ *({PATTERNS[name]}) *$"
+
+
+def _written(at: Json) -> Json:
+    """Of the program's own types pydantic knows what they become, not how they are written."""
+    match at:
+        case {"format": "duration"}:
+            return {"type": "string", "pattern": pattern("DurationOrZero" if "ge" in at else "Duration")}
+        case {"format": "time"}:
+            return {"type": "string", "pattern": pattern("Begin")}
+        case {"type": "number", "gt": 0, "le": 1}:
+            return {"type": "string", "pattern": pattern("Ratio")}
+    return at
+
+
+def _named(name: str, at: Json) -> Json:
+    """What is text for pydantic and has a form, which only its name tells."""
+    if name not in _NAMED:
+        return at
+    text = {"type": "string", "pattern": pattern(_NAMED[name])}
+    return {"type": "array", "items": text} if at.get("type") == "array" else {"anyOf": [text, {"type": "null"}]}
+
+
+_NEVER_EMPTY = ("signals", "reclaim.fairSharing.preemptionStrategies")
+_OF_PROXIES = {"userHeader": ["trustedProxies"], "groupsHeader": ["userHeader"], "trustedProxies": ["userHeader"]}
+"""What users a proxy names, it names by a header, and is known by its address."""
+_UNIT_ONCE = {
+    "if": {"properties": {"metrics": {"type": "array"}}},
+    "then": {"required": ["unit"], "properties": {"unit": {"type": "string"}}},
+    "else": {"properties": {"unit": {"type": "null"}}},
+}
+"""Of a signal: a list of metrics has one unit, a map has that of each."""
+_DESCRIBING = ("title", "description", "default", "format", "discriminator")
+
+
+def _of_the_user(at: Json, path: str = "") -> Json:
+    """Without what the chart itself writes. A section whose lines are all comments is null."""
+    sections = {key: each for key, each in at["properties"].items() if f"{path}{key}" not in _OF_THE_CHART}
+    properties = {
+        key: _of_the_user(each, f"{path}{key}.") if "properties" in each else each for key, each in sections.items()
+    }
+    return {**at, "type": ["object", "null"], "properties": properties}
 
 
 # ---------------------------------------------------------------------------------------------------------------- page
@@ -218,7 +297,7 @@ def base() -> Iterator[tuple[Path, str]]:
 
 def _settings(values: Json) -> str:
     """The settings file, as the chart writes it."""
-    return str(helm_chart.one("ConfigMap", values)["data"]["settings.yaml"])
+    return str(helm_chart.settings_object(values)["data"]["settings.yaml"])
 
 
 def _tidy(text: str) -> str:

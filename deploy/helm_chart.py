@@ -42,9 +42,14 @@ def one(kind: str, values: Json | None = None, name: str = RELEASE) -> Json:
     return found
 
 
+def settings_object(values: Json | None = None) -> Json:
+    """The ConfigMap that holds the program's settings file."""
+    return one("ConfigMap", values, f"{RELEASE}-settings")
+
+
 def settings_of(values: Json | None = None) -> Json:
     """The program's settings file, parsed."""
-    parsed: Json = yaml.safe_load(one("ConfigMap", values)["data"]["settings.yaml"])
+    parsed: Json = yaml.safe_load(settings_object(values)["data"]["settings.yaml"])
     return parsed
 
 

@@ -143,7 +143,7 @@ def _words(annotation: Any) -> str:
     if origin is Annotated:
         return _words(inner[0])
     if origin in {Union, UnionType}:
-        return _words(inner[0])
+        return ", or ".join(map(_words, inner))
     if origin is Literal:
         return " ".join(f"`{each}`" for each in inner)
     if origin is tuple:

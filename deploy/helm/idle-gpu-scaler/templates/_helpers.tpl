@@ -45,13 +45,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- .Values.tls.secretName | default (printf "%s-tls" (include "scaler.fullname" .)) -}}
 {{- end }}
 
-{{/* The Service's names, from the shortest to the longest one, as JSON. */}}
+{{/* The Service's names, from the longest to the shortest one, as JSON. */}}
 {{- define "scaler.hosts" -}}
 {{- $service := printf "%s.%s" (include "scaler.fullname" .) .Release.Namespace -}}
-{{- list $service (printf "%s.svc" $service) (printf "%s.svc.%s" $service .Values.clusterDomain) | toJson -}}
+{{- list (printf "%s.svc.%s" $service .Values.clusterDomain) (printf "%s.svc" $service) $service | toJson -}}
 {{- end }}
 
-{{/* What ScaledObjects may write in scalerAddress to mean this release, as JSON. */}}
+{{/* What ScaledObjects may write in scalerAddress to mean this release, as JSON. Those that an IdlePolicy attaches have
+     the first one: with the domain, which every certificate of a Service covers. */}}
 {{- define "scaler.addresses" -}}
 {{- $addresses := list -}}
 {{- range include "scaler.hosts" . | fromJsonArray -}}
@@ -60,7 +61,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- concat $addresses .Values.keda.extraScalerAddresses | toJson -}}
 {{- end }}
 
-{{/* The settings file: what is given, and over it what the chart decides. */}}
+{{/* The settings file: what follows from TLS, over it what is given, and over that what the chart decides. */}}
 {{- define "scaler.settings" -}}
 {{- $kubernetes := dict "lease" (dict "name" (include "scaler.fullname" .)) -}}
 {{- with .Values.namespaces -}}
@@ -83,22 +84,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $grpc "tls" (merge $clients $pair) -}}
 {{- end -}}
 {{- $own := dict
+  "mode" .Values.mode
   "grpc" $grpc
   "http" $http
   "kubernetes" $kubernetes
   "keda" (dict "scalerAddresses" (include "scaler.addresses" . | fromJsonArray))
 -}}
+{{- $below := dict -}}
+{{- if ne .Values.tls.source "none" -}}
+{{- $_ := set $below "keda" (dict "authenticationRef" (dict "kind" "ClusterTriggerAuthentication" "name" (include "scaler.fullname" .))) -}}
+{{- end -}}
 {{- if .Values.rbac.suspendAt -}}
 {{- $_ := set $own "suspendAt" true -}}
 {{- end -}}
 {{- if include "scaler.dispatches" . -}}
 {{- $_ := set $own "components" (list "scaler" "reconciler" "dispatcher") -}}
 {{- end -}}
-{{- if eq .Values.mode "observe" -}}
-{{- $_ := set $own "components" (list "scaler") -}}
-{{- $_ := set $own "defaults" (dict "mode" "observe") -}}
-{{- end -}}
-{{- mergeOverwrite (deepCopy .Values.settings) $own | toYaml -}}
+{{- mergeOverwrite $below (deepCopy .Values.settings) $own | toYaml -}}
+{{- end }}
+
+{{/* Not empty where the authority of OpenShift's certificates is all that KEDA needs, and no other authenticationRef is given. */}}
+{{- define "scaler.authenticates" -}}
+{{- $given := "" -}}
+{{- with .Values.settings }}{{ with .keda }}{{ with .authenticationRef }}{{ $given = .name }}{{ end }}{{ end }}{{ end -}}
+{{- if and (eq .Values.tls.source "openshift") (not .Values.tls.clients.required) (not $given) (empty .Values.namespaces) }}true{{ end -}}
 {{- end }}
 
 {{/* Not empty where workloads are woken by requests with bearer tokens. */}}
@@ -108,7 +117,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Not empty where clusters are nominated for Workloads of MultiKueue. */}}
 {{- define "scaler.dispatches" -}}
-{{- if and .Values.rbac.dispatcher (eq .Values.mode "enforce") (empty .Values.namespaces) }}true{{ end -}}
+{{- if and .Values.rbac.dispatcher (empty .Values.namespaces) }}true{{ end -}}
 {{- end }}
 
 {{/* Not empty where AddOnPlacementScores are written. */}}
@@ -136,7 +145,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "scaler.rules" -}}
 {{- $values := .root.Values -}}
 {{- range index (.root.Files.Get "files/permissions.yaml" | fromYaml) .role }}
-{{- $isProvided := or $values.rbac.provisioning (ne .part "provisioning") (eq $.role "observe") }}
+{{- $isProvided := or $values.rbac.provisioning $values.admissionCheck.policy.provisioning (ne .part "provisioning") (eq $.role "read") }}
 {{- $isSwitched := or $values.rbac.switches (ne .part "Notebooks and InferenceServices") }}
 {{- $isTold := or $values.rbac.suspendAt (ne .part "suspend-at of pods") }}
 {{- $isScored := or (include "scaler.scores" $.root) (ne .part "AddOnPlacementScores") }}
@@ -154,10 +163,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: {{ $need.verbs | toJson }}
 {{- end }}
 {{- else if eq $.role "lease" }}
-# {{ .part }}: its own Lease, and the one by which replicas that only observe take turns
+{{- $isLease := has "leases" .resources }}
+# {{ .part }}: {{ ternary "its own Lease, and the one by which replicas that only observe take turns" "the record of limited keeps" $isLease }}
 - apiGroups: [{{ .apiGroup | quote }}]
   resources: {{ .resources | toJson }}
-  resourceNames: {{ include "scaler.leases" $.root }}
+  resourceNames: {{ ternary (include "scaler.leases" $.root) (list (printf "%s-keeps" (include "scaler.fullname" $.root)) | toJson) $isLease }}
   verbs: {{ without .verbs "create" | toJson }}
 # What is created has no name yet to be allowed by.
 - apiGroups: [{{ .apiGroup | quote }}]
@@ -174,7 +184,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- end }}
-{{- if eq .role "enforce" }}
+{{- if eq .role "write" }}
 {{- range $values.hooks.resources }}
 # hooks: the objects that they make
 - apiGroups: [{{ .apiGroup | quote }}]
