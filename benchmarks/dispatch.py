@@ -51,10 +51,10 @@ from scaler.kube.objects.multikueue import (
     WorkloadOffer,
 )
 from scaler.kube.reflector import Reflecting
-from scaler.multikueue.dispatch.controller import Dispatcher, DispatchReport
-from scaler.multikueue.dispatch.plan import DispatchPlanner
-from scaler.multikueue.dispatch.waiting import MULTIKUEUE_CONTROLLER, HubObjects
-from scaler.multikueue.worker_offer import WorkerOffer
+from scaler.multikueue.hub.dispatch.controller import Dispatcher, DispatchReport
+from scaler.multikueue.hub.dispatch.plan import DispatchPlanner
+from scaler.multikueue.hub.dispatch.waiting import MULTIKUEUE_CONTROLLER, HubObjects
+from scaler.multikueue.hub.worker_offer import WorkerOffer
 
 _NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 _ROUND = timedelta(seconds=15)

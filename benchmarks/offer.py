@@ -2,7 +2,7 @@
 
     uv run python -m benchmarks.offer [--requests 64] [--queues 100] [--workloads 1000] [--json]
 
-The state is in memory (tests/multikueue/offer_world.py): ClusterQueues of 32 GPUs in cohorts of ten, with Workloads
+The state is in memory (tests/multikueue/worker/offer_world.py): ClusterQueues of 32 GPUs in cohorts of ten, Workloads
 of 1 to 8 GPUs on full nodes of 8, of which every third is idle; requests of 4 to 32 GPUs. Ticks: the first one, one in
 which nothing has changed, one after a Workload of one cohort has come, and one after a node has changed, by which all
 have to be answered anew. Writes go to an API in memory.
@@ -34,8 +34,8 @@ from scaler.app.process import tune_process
 from scaler.decision.decision_cache import Evaluation
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterOfferSpec
-from scaler.multikueue.copy_verdicts import CopyVerdicts
-from scaler.multikueue.offer_controller import OfferController
+from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
+from scaler.multikueue.worker.offer_controller import OfferController
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 Json = dict[str, Any]
@@ -66,7 +66,7 @@ class Worker:
 
     def __init__(self, *, requests: int, queues: int, workloads: int) -> None:
         from loops_builders import World
-        from multikueue.offer_world import OfferWorld, asks
+        from multikueue.worker.offer_world import OfferWorld, asks
         from quota_builders import cluster_queue, cohort, holding
         from reclaim_builders import nodes_with
         from scripted_metrics import Metrics, ScriptedSource

@@ -26,9 +26,9 @@ from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.multikueue import ClusterOffer
-from scaler.multikueue.dispatch.controller import Dispatcher
-from scaler.multikueue.judged import judged_workloads
-from scaler.multikueue.offer_controller import OfferController
+from scaler.multikueue.hub.dispatch.controller import Dispatcher
+from scaler.multikueue.hub.judged import judged_workloads
+from scaler.multikueue.worker.offer_controller import OfferController
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlanner

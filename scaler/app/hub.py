@@ -19,12 +19,12 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
-from scaler.multikueue.dispatch.controller import Dispatcher
-from scaler.multikueue.dispatch.plan import DispatchPlanner, JudgedWorkloads
-from scaler.multikueue.dispatch.scores import PlacementScores
-from scaler.multikueue.dispatch.waiting import HubObjects
-from scaler.multikueue.remote_verdicts import RemoteAnswers
-from scaler.multikueue.worker_connections import WorkerConnections
+from scaler.multikueue.hub.dispatch.controller import Dispatcher
+from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, JudgedWorkloads
+from scaler.multikueue.hub.dispatch.scores import PlacementScores
+from scaler.multikueue.hub.dispatch.waiting import HubObjects
+from scaler.multikueue.hub.remote_verdicts import RemoteAnswers
+from scaler.multikueue.hub.worker_connections import WorkerConnections
 from scaler.quota.watch import QuotaReflectors
 from scaler.reporting.views.dispatch import DispatchReader
 from scaler.suspension.leader_api import LeaderApi

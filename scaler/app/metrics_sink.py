@@ -15,10 +15,10 @@ from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
 from scaler.kube.api_requests import ApiRequest
-from scaler.multikueue.dispatch.controller import DispatchReport
-from scaler.multikueue.dispatch.nomination import KeepNomination, RemoveClusters
-from scaler.multikueue.dispatch.plan import WorkloadDispatch
-from scaler.multikueue.offer_controller import OfferReport
+from scaler.multikueue.hub.dispatch.controller import DispatchReport
+from scaler.multikueue.hub.dispatch.nomination import KeepNomination, RemoveClusters
+from scaler.multikueue.hub.dispatch.plan import WorkloadDispatch
+from scaler.multikueue.worker.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
 from scaler.reporting.metric_declarations import set_series

@@ -45,7 +45,7 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport
-from scaler.multikueue.dispatch.waiting import dispatch_indexes
+from scaler.multikueue.hub.dispatch.waiting import dispatch_indexes
 from scaler.placement.node_watch import node_reflector
 from scaler.quota.watch import QuotaReflectors, disconnected, outdated
 from scaler.suspension.boost_controller import boost_indexes

@@ -41,9 +41,9 @@ from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
-from scaler.multikueue.copy_verdicts import CopyVerdicts, longest_window
-from scaler.multikueue.fit_answers import LONGEST_PATIENCE, FitAnswers
-from scaler.multikueue.offer_controller import OfferController
+from scaler.multikueue.worker.copy_verdicts import CopyVerdicts, longest_window
+from scaler.multikueue.worker.fit_answers import LONGEST_PATIENCE, FitAnswers
+from scaler.multikueue.worker.offer_controller import OfferController
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
 from scaler.notifications.digest import WeeklyDigest

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from multikueue.dispatch.hub_and_workers import Process, site
+from multikueue.hub.dispatch.hub_and_workers import Process, site
 from reporting.usage.test_fleet_metrics import values
 
 from scaler.app.metrics_sink import MetricsSink

@@ -13,8 +13,9 @@ from scaler.admission.plan import AdmissionPlan
 from scaler.app.metrics_sink import MetricsSink
 from scaler.decision.candidate import HistoryLine
 from scaler.kube.objects.multikueue import WorkloadOffer
-from scaler.multikueue.fit import Fit, FitAnswer
-from scaler.multikueue.offer_controller import OfferReport
+from scaler.multikueue.cluster_offer import Fit
+from scaler.multikueue.worker.fit import FitAnswer
+from scaler.multikueue.worker.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 from scaler.reclaim.transitions import LedgerEntry, LedgerStage

@@ -171,7 +171,7 @@ async def test_the_story_of_hub_and_workers_needs_all_that_the_dispatcher_is_gra
             for rule in REQUIRED_RULES
             if rule.part is RuleUser.DISPATCHER
             for on in rule.on
-            if on.resource != PROFILE_DECISION  # is not served here: tests/multikueue/dispatch/test_dispatcher.py
+            if on.resource != PROFILE_DECISION  # is not served here: tests/multikueue/hub/dispatch/test_dispatcher.py
             for verb in rule.verbs
         }
         of_hub = calls(stage.world, "open-cluster-management-agent-addon:multikueue")

@@ -34,10 +34,10 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler.multikueue.dispatch.controller import Dispatcher, DispatchReport
-from scaler.multikueue.dispatch.plan import DispatchPlanner
-from scaler.multikueue.dispatch.waiting import HubObjects, dispatch_indexes
-from scaler.multikueue.worker_connections import WorkerConnection
+from scaler.multikueue.hub.dispatch.controller import Dispatcher, DispatchReport
+from scaler.multikueue.hub.dispatch.plan import DispatchPlanner
+from scaler.multikueue.hub.dispatch.waiting import HubObjects, dispatch_indexes
+from scaler.multikueue.hub.worker_connections import WorkerConnection
 from scaler.suspension.leader_api import LeaderApi
 
 OFFER = "hub"

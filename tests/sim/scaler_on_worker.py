@@ -55,9 +55,9 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler.multikueue.copy_verdicts import CopyVerdicts
-from scaler.multikueue.fit_answers import FitAnswers
-from scaler.multikueue.offer_controller import OfferController
+from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
+from scaler.multikueue.worker.fit_answers import FitAnswers
+from scaler.multikueue.worker.offer_controller import OfferController
 from scaler.quota.watch import QuotaWatch
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.planner import Planner, ReclaimConfig

@@ -33,9 +33,9 @@ from scaler.kube.objects.resources import (
     Resource,
 )
 from scaler.kube.transport import KubeTransport
-from scaler.multikueue.dispatch.preflight import Preflight, PreflightResult, preflight
-from scaler.multikueue.dispatch.waiting import hub_cluster
-from scaler.multikueue.worker_connections import kubeconfig_of
+from scaler.multikueue.hub.dispatch.preflight import Preflight, PreflightResult, preflight
+from scaler.multikueue.hub.dispatch.waiting import hub_cluster
+from scaler.multikueue.hub.worker_connections import kubeconfig_of
 from scaler.quota.model import MULTIKUEUE
 from scaler.reporting.doctor.facts import DoctorInputs
 from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
-from scaler.multikueue.dispatch.controller import nominated_message, step_message, worker_view
-from scaler.multikueue.dispatch.plan import DispatchPlanner, WorkloadDispatch
-from scaler.multikueue.dispatch.ranking import RankedCluster
-from scaler.multikueue.dispatch.waiting import ClusterStandings, HubObjects
-from scaler.multikueue.worker_connections import WorkerConnection, WorkerConnections
+from scaler.multikueue.hub.dispatch.controller import nominated_message, step_message, worker_view
+from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, WorkloadDispatch
+from scaler.multikueue.hub.dispatch.ranking import RankedCluster
+from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, HubObjects
+from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
 from scaler.reporting.views import Json
 
 _LONG_AGO = datetime.fromtimestamp(0, UTC)

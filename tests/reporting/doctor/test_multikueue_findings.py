@@ -9,7 +9,7 @@ import pytest
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterPlacement, MultiKueueCluster, MultiKueueConfig
-from scaler.multikueue.dispatch.preflight import Preflight, PreflightResult
+from scaler.multikueue.hub.dispatch.preflight import Preflight, PreflightResult
 from scaler.reporting.doctor.facts import DoctorInputs, Listing
 from scaler.reporting.doctor.findings import Severity, Unread
 from scaler.reporting.doctor.multikueue import HubFacts, WorkerFacts, is_hub, multikueue_findings

@@ -28,7 +28,7 @@ from scaler.idleness.reasons import DecisionReason, UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import WorkloadVerdict
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.multikueue.remote_verdicts import _Evidence
+from scaler.multikueue.hub.remote_verdicts import _Evidence
 from scaler.quota.demands import PendingReason
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus
 from scaler.reclaim.search.values import NoPlanReason

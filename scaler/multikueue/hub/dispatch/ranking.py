@@ -1,0 +1,157 @@
+"""Which cluster is best for a Workload, by what each of them answers?
+
+| rank | answer    | the Workload                                         | among equals                      |
+|------|-----------|------------------------------------------------------|-----------------------------------|
+| 1    | `Free`    | fits now                                             | least GPUs that remain free after it |
+| 2    | `Reclaim` | fits once idle workloads are suspended               | least cost of the worker's plan   |
+| 3    | `Nodes`   | fits on nodes that are requested there               |                                   |
+| 4    | `Wait`    | fits once other Workloads have ended                 |                                   |
+| 5    | `Unknown` | its answer is missing or has expired                 |                                   |
+| –    | `Never`   | exceeds all of its quota: it is no candidate         |                                   |
+
+Last of all the order of the MultiKueueConfig decides. What remains free is compared before it everywhere: a gang goes
+where it leaves the smallest gap.
+
+Room is given once: after nominations on it, an answer `Free` to another Workload of the same worker and ClusterQueue
+counts only while what remains free after it is enough for those, and an answer `Reclaim` only once the worker has
+looked again. An answer that does not count comes after those of its rank that do, and keeps its rank: to wait some
+seconds for room is better than to go where there is none.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from scaler.multikueue.cluster_offer import Fit
+from scaler.multikueue.hub.dispatch.candidates import ClusterObstacle, ClusterStanding
+
+_BEST_FIRST = (Fit.FREE, Fit.RECLAIM, Fit.NODES, Fit.WAIT, Fit.UNKNOWN, Fit.NEVER)
+_RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
+GIVES_ROOM = frozenset({Fit.FREE, Fit.RECLAIM})
+_SETTLES = timedelta(seconds=3)
+"""After a nomination, until the worker's planner may have seen the copy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAnswer:
+    """What a cluster says about a Workload."""
+
+    fit: Fit = Fit.UNKNOWN
+    cost: int | None = None
+    """Of its plan, in thousandths."""
+    free_after: int | None = None
+    victims: tuple[str, ...] = ()
+    message: str = ""
+    is_awaited: bool = False
+    """Whether it has been asked and is going to answer soon."""
+    is_given_away: bool = False
+    """Whether the same room was given to another Workload since."""
+
+
+NO_ANSWER = ClusterAnswer(message="it was not asked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedCluster:
+    """A cluster with its answer, and why it can or cannot be nominated."""
+
+    standing: ClusterStanding
+    answer: ClusterAnswer = NO_ANSWER
+
+    @property
+    def name(self) -> str:
+        return self.standing.cluster
+
+    @property
+    def is_candidate(self) -> bool:
+        return self.standing.obstacle is None
+
+    @property
+    def words(self) -> str:
+        """Its answer, or why it cannot be nominated."""
+        answer = self.answer
+        if not self.is_candidate:
+            return self.standing.why
+        said = [f"cost {answer.cost / 1000:g}"] if answer.cost is not None else []
+        said += [f"suspends {len(answer.victims)}"] if answer.victims else []
+        said += [answer.message] if answer.message else []
+        said += ["its room was given to another Workload since"] if answer.is_given_away else []
+        return f"{answer.fit}: {', '.join(said)}" if said else str(answer.fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The candidates, best first, and the clusters that are none."""
+
+    candidates: tuple[RankedCluster, ...] = ()
+    others: tuple[RankedCluster, ...] = ()
+
+    def candidate(self, name: str) -> RankedCluster | None:
+        return next((each for each in self.candidates if each.name == name), None)
+
+    @property
+    def never(self) -> frozenset[str]:
+        """Names of those that answer Never."""
+        found = (each for each in self.others if each.standing.obstacle is ClusterObstacle.NEVER_FITS)
+        return frozenset(each.name for each in found)
+
+    @property
+    def askable(self) -> tuple[RankedCluster, ...]:
+        """The candidates, and those that are none by their own answer alone: that may change."""
+        return (*self.candidates, *(each for each in self.others if each.name in self.never))
+
+    @property
+    def all(self) -> tuple[RankedCluster, ...]:
+        return (*self.candidates, *self.others)
+
+
+def rank(standings: Sequence[ClusterStanding], answers: Mapping[str, ClusterAnswer]) -> Ranking:
+    """The clusters in the order in which they are nominated. `answers` by name of the MultiKueueCluster."""
+    clusters = [_ranked(each, answers.get(each.cluster, NO_ANSWER)) for each in standings]
+    return Ranking(
+        candidates=tuple(sorted((each for each in clusters if each.is_candidate), key=_place)),
+        others=tuple(each for each in clusters if not each.is_candidate),
+    )
+
+
+def _ranked(standing: ClusterStanding, answer: ClusterAnswer) -> RankedCluster:
+    if standing.obstacle is None and answer.fit is Fit.NEVER:
+        why = f"it never fits there: {answer.message or 'it exceeds all quota'}"
+        standing = replace(standing, obstacle=ClusterObstacle.NEVER_FITS, why=why)
+    return RankedCluster(standing=standing, answer=answer)
+
+
+_Place = tuple[int, bool, float, float, int]
+
+
+def _place(ranked: RankedCluster) -> _Place:
+    """What is not known comes last among equals."""
+    answer = ranked.answer
+    cost = float("inf") if answer.cost is None else float(answer.cost)
+    free = float("inf") if answer.free_after is None else float(answer.free_after)
+    is_plan = answer.fit is Fit.RECLAIM
+    return _RANK[answer.fit], answer.is_given_away, cost if is_plan else 0.0, free, ranked.standing.order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenRoom:
+    """A Workload that was nominated for a worker because of the room there, in its ClusterQueue."""
+
+    uid: str
+    gpus: int
+    at: datetime
+
+
+def is_given_away(
+    fit: Fit, free_after: int | None, given: Iterable[GivenRoom], *, uid: str, received_at: datetime | None
+) -> bool:
+    """Whether the room of this answer may be that of nominations since. By the hub's clock throughout.
+
+    `received_at` is when the status with the answer was received.
+    """
+    since = [
+        each.gpus for each in given if each.uid != uid and (received_at is None or received_at < each.at + _SETTLES)
+    ]
+    if fit not in GIVES_ROOM or not since:
+        return False
+    return fit is Fit.RECLAIM or free_after is None or sum(since) > free_after

@@ -1,0 +1,43 @@
+"""Clusters of a hub and their answers, by default candidates that answer nothing."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from builders import NOON, minutes
+
+from scaler.multikueue.cluster_offer import Fit
+from scaler.multikueue.hub.dispatch.candidates import ClusterStanding, HubCluster, PlacementChoice
+from scaler.multikueue.hub.dispatch.nomination import NominationState
+from scaler.multikueue.hub.dispatch.ranking import ClusterAnswer, Ranking, rank
+
+PATIENCE = minutes(5)
+
+
+def cluster(name: str, **changes: Any) -> HubCluster:
+    given: dict[str, Any] = {"managed_cluster": name, "is_active": True}
+    return HubCluster(name=name, **{**given, **changes})
+
+
+def placement(*clusters: str, problem: str = "") -> PlacementChoice:
+    return PlacementChoice(name="team/gpus", clusters=frozenset(clusters), problem=problem)
+
+
+def answer(fit: str, **more: Any) -> ClusterAnswer:
+    return ClusterAnswer(fit=Fit(fit), **more)
+
+
+def ranking(**answers: str | ClusterAnswer) -> Ranking:
+    """Of candidates in this order, with these answers."""
+    standings = [ClusterStanding(cluster=name, order=order) for order, name in enumerate(answers)]
+    given = {name: answer(each) if isinstance(each, str) else each for name, each in answers.items()}
+    return rank(standings, given)
+
+
+def nominated(*names: str, ago: timedelta = timedelta(0), **changes: Any) -> NominationState:
+    """A Workload that was nominated for these clusters, for the last of them so long before noon."""
+    at = {name: NOON - ago - timedelta(hours=place) for place, name in enumerate(reversed(names))}
+    return NominationState(nominated=names, nominated_at=at, **changes)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
