@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 from scaler.app.settings.fields import Ratio, Section
@@ -121,6 +121,8 @@ def _kind(field: FieldInfo) -> str:
         return "list of sections" if _is_list(field) else "section"
     if field.annotation is float and _RATIO in field.metadata:
         return "percentage"
+    if schemas := [each.json_schema for each in field.metadata if isinstance(each, WithJsonSchema)]:
+        return " ".join(f"`{each}`" for each in schemas[0]["enum"])
     return _words(field.annotation) + _bounds(field)
 
 

@@ -13,7 +13,6 @@ receiver. Receivers refuse old times, and compare in constant time (docs/notific
 import hashlib
 import hmac
 import ssl
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -67,19 +66,12 @@ def signature(key: str, body: bytes, at: datetime) -> str:
 
 
 async def post_signed(to: Receiver, body: bytes, key: str, within: timedelta, *, now: datetime) -> int:
-    """With an idempotency key, and signed where the receiver has a key; the status. Raises: SendError."""
-    headers = {"Idempotency-Key": key}
+    """With an idempotency key, and signed where the receiver has a key; the status, which is 2xx. Raises: SendError."""
+    url, headers = secret_of(to.url_file, "address"), {"Content-Type": "application/json", "Idempotency-Key": key}
     if to.key_file is not None:
         headers["Idlegpu-Signature"] = signature(secret_of(to.key_file, "key"), body, now)
-    return await post_json(to, body, headers, within)
-
-
-async def post_json(to: Receiver, body: bytes, headers: Mapping[str, str], within: timedelta, *, path: str = "") -> int:
-    """To the URL of the receiver, with the path appended; the status, which is 2xx. Raises: SendError."""
-    url, token = secret_of(to.url_file, "address"), {}
-    url = url.rstrip("/") + path if path else url
     if to.token_file is not None:
-        token = {"Authorization": f"Bearer {secret_of(to.token_file, 'token')}"}
+        headers["Authorization"] = f"Bearer {secret_of(to.token_file, 'token')}"
     limit = aiohttp.ClientTimeout(total=within.total_seconds())
     try:
         context = ssl.create_default_context(cafile=str(to.ca_file)) if to.ca_file else None
@@ -88,7 +80,7 @@ async def post_json(to: Receiver, body: bytes, headers: Mapping[str, str], withi
             session.post(
                 url,
                 data=body,
-                headers={"Content-Type": "application/json", **headers, **token},
+                headers=headers,
                 ssl=context if context is not None else True,
                 allow_redirects=False,
             ) as answer,

@@ -1,10 +1,10 @@
 """A real SMTP server for tests: it remembers mails, and answers as it is told.
 
 with SmtpStub() as stub:
-    stub.url      # smtp://127.0.0.1:41235
+    stub.url      # mailto://localhost:41235/? for Apprise, which more parameters follow
     stub.mails    # every mail that was accepted, in order
 
-`tls` makes it serve TLS only (smtps), `starttls` lets clients turn it on and takes nothing before that.
+`tls` makes it serve TLS only, `starttls` lets clients turn it on and takes nothing before that.
 """
 
 import socket
@@ -70,9 +70,9 @@ class SmtpStub:
 
     @property
     def url(self) -> str:
-        scheme = "smtps" if self.tls else "smtp+starttls" if self.starttls else "smtp"
+        scheme = "mailtos" if self.tls or self.starttls else "mailto"
         user = f"scaler:{quote(self.password, safe='')}@" if self.password else ""
-        return f"{scheme}://{user}localhost:{self._controller.port}"
+        return f"{scheme}://{user}localhost:{self._controller.port}/?{'mode=ssl&' if self.tls else ''}"
 
 
 class _Controller(Controller):

@@ -161,7 +161,7 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
         policies=wiring.idle_policies,
         jobs=wiring.jobs(changed=woken.set),
         target=trigger_target(settings),
-        told_by=settings.notifications.told_by_messages(),
+        told_by=settings.notifications.notify_targets(),
         max_age=settings.kubernetes.max_view_age,
         woken=woken,
     )

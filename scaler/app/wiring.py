@@ -194,7 +194,7 @@ class Wiring:
         """Of the leader. It reads what is watched already, and runs only where targets are configured."""
         settings = self._settings.notifications
         workloads = NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces, own)
-        configured, digest = configured_notifications(settings, observer), None
+        configured, digest = configured_notifications(settings), None
         if settings.digest is not None and isinstance(self.source, PrometheusSource):
             digest = WeeklyDigest(
                 settings.digest.config(),
@@ -356,7 +356,7 @@ class Wiring:
                 limits=settings.limits,
                 max_view_age=settings.kubernetes.max_view_age,
                 scaler_addresses=frozenset(settings.keda.scaler_addresses),
-                told_by=settings.notifications.told_by_messages(),
+                told_by=settings.notifications.notify_targets(),
                 hooks=settings.hook_timeouts,
             ),
             cluster=self.cluster,

@@ -9,7 +9,7 @@ Read the histories → find what is due → make sure that it is current → sen
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol
@@ -45,21 +45,12 @@ class NotificationsObserver(Protocol):
     def oldest_pending(self, age: timedelta) -> None: ...
 
 
-class StateFollower(Protocol):
-    """A target that is told of states as they are, not of what happened."""
-
-    name: str
-
-    async def tell(self, workloads: Collection[tuple[Source, NotifiedWorkload]], now: datetime) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notifications:
     """What is configured."""
 
     limits: DeliveryLimits
     senders: Mapping[str, Sender] = field(default_factory=dict)
-    followers: Sequence[StateFollower] = ()
 
 
 class NotificationController:
@@ -92,7 +83,7 @@ class NotificationController:
 
     async def run(self) -> None:
         """Until cancelled."""
-        if self._configured.senders or self._configured.followers:
+        if self._configured.senders:
             interval = min(_LONGEST_INTERVAL, self._configured.limits.group_for)
             await every(interval, self.tick, asyncio.Event(), name="notification", clock=self._clock)
 
@@ -109,9 +100,6 @@ class NotificationController:
         async with asyncio.TaskGroup() as tasks:
             for message in due:
                 tasks.create_task(self._in_turn(message, sources))
-            for each in self._configured.followers:
-                told = [(source, workload) for source, workload in read if each.name in workload.targets]
-                tasks.create_task(_to_its_end(each.tell(told, now)))
             if self._digest is not None:
                 tasks.create_task(_to_its_end(self._digest.tick(read, now)))
 

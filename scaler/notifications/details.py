@@ -10,13 +10,13 @@ from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import Evaluator
 from scaler.idleness.history import DeviceHistory
 from scaler.idleness.policy import Policy
-from scaler.notifications.evidence import pictures
+from scaler.notifications.evidence import sparklines
 from scaler.notifications.message import Details
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
 
 _MOST_GPUS = 64
-"""GPUs that a picture is made of; of larger workloads the first ones."""
+"""GPUs whose samples are shown; of larger workloads the first ones."""
 
 
 class LinkMaker(Protocol):
@@ -42,7 +42,7 @@ class DetailsReader:
             idle_at_least=decision.idle_at_least,
             suspend_at=decision.if_told(now).suspend_at,
             gpus=decision.verdict.gpu_count if decision.verdict is not None else 0,
-            pictures=pictures(
+            signals=sparklines(
                 devices,
                 self._evaluator.sampler.history.signals,
                 floor_ratio=decision.policy.active_above_ratio,

@@ -1,14 +1,14 @@
-"""What the GPUs of a workload have shown, for its owner to see: as text, and as what a picture is drawn from. Pure.
+"""What the GPUs of a workload have shown, for its owner to see: a line of text that every target can show. Pure.
 
 Of each signal there is a line of bars, one for each part of the judged window, the newest on the right:
 
-    GR_ENGINE_ACTIVE ▅▃▁▁▁▁▁▁▁▁··▁▁  peak 62 %, since 10:05 below the floor of 5 %
+    ▅▃▁▁▁▁▁▁▁▁··▁▁  gr_engine_active: peak 62 %, floor 5 %
 
 `▁` is below the floor, whatever it is exactly; higher ones are parts of the way from the floor to 100 %; `·` is no
 sample. So a bar that rises is work, and a hole is no idleness.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -22,7 +22,7 @@ _FLAT, _HOLE = "▁", "·"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SignalPicture:
+class Sparkline:
     """One signal over the judged window, of all GPUs of a workload: the highest sample of each part of it."""
 
     name: str
@@ -50,14 +50,14 @@ def _bar(ratio: float | None, floor: float) -> str:
     return _BARS[min(len(_BARS) - 1, int(above * len(_BARS)))]
 
 
-def pictures(
+def sparklines(
     devices: Sequence[DeviceHistory],
     signals: Iterable[Signal],
     *,
     floor_ratio: float,
     end: datetime,
     length: timedelta,
-) -> tuple[SignalPicture, ...]:
+) -> tuple[Sparkline, ...]:
     """Of every signal that has a sample in the time before `end`. Shape: `BUCKETS` parts of it, the oldest first."""
     part = length / BUCKETS
     ends = [end - part * (BUCKETS - 1 - number) for number in range(BUCKETS)]
@@ -76,28 +76,13 @@ def pictures(
             for at in ends
         )
         if any(each is not None for each in peaks):
-            found.append(
-                SignalPicture(name=signal.name, begin=end - length, end=end, floor_ratio=floor_ratio, peaks=peaks)
-            )
+            found.append(Sparkline(name=signal.name, begin=end - length, end=end, floor_ratio=floor_ratio, peaks=peaks))
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
-    """The signals of one workload."""
-
-    workload: str
-    signals: tuple[SignalPicture, ...]
-    suspend_at: datetime | None = None
-
-    @property
-    def text(self) -> str:
-        """The lines of a message that a picture may stand in place of."""
-        first = self.signals[0]
-        span = f"from {timestamp(first.begin)} to {timestamp(first.end)}; {_FLAT} is below the floor, {_HOLE} no sample"
-        return "\n".join(f"  {each}" for each in (*self.signals, span))
-
-    @property
-    def description(self) -> str:
-        """For who does not see the picture."""
-        return f"{self.workload}: " + "; ".join(str(each).partition("  ")[2] for each in self.signals)
+def evidence_lines(signals: Sequence[Sparkline]) -> Iterator[str]:
+    """The lines of a message; none without signals."""
+    yield from map(str, signals)
+    for first in signals[:1]:
+        span = f"from {timestamp(first.begin)} to {timestamp(first.end)}"
+        yield f"{span}; {_FLAT} is below the floor, {_HOLE} no sample"

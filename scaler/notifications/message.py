@@ -7,7 +7,7 @@ from typing import Any
 
 from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
-from scaler.notifications.evidence import Evidence, SignalPicture
+from scaler.notifications.evidence import Sparkline, evidence_lines
 from scaler.notifications.notice import Notice
 from scaler.notifications.schedule import Message
 from scaler.notifications.senders import Content
@@ -25,7 +25,7 @@ class Details:
     """Whether that is a bound."""
     suspend_at: datetime | None = None
     gpus: int = 0
-    pictures: tuple[SignalPicture, ...] = ()
+    signals: tuple[Sparkline, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
     """By what they do: `keep`, `exclude` or `wake`."""
 
@@ -34,15 +34,8 @@ DetailsOf = Mapping[str, Details]
 """By the id of the notice."""
 
 
-def evidence_of(notice: Notice, known: Details) -> Evidence:
-    return Evidence(workload=str(notice.workload), signals=known.pictures, suspend_at=known.suspend_at)
-
-
 def content(message: Message, details: DetailsOf) -> Content:
-    full = [(each, details.get(each.id, Details())) for each in message.notices[:_IN_FULL]]
     return Content(
-        evidence=tuple(evidence_of(notice, known) for notice, known in full if known.pictures),
-        links=tuple(url for _, known in full for url in known.links.values()),
         id=message.id,
         owner=message.owner,
         subject=_subject(message),
@@ -89,8 +82,7 @@ def _lines(notice: Notice, known: Details) -> Iterable[str]:
     gpus = f"{known.gpus} GPUs " if known.gpus else "GPUs "
     if known.idle_since is not None and line.state != CandidateState.WAKING:
         yield f"  {gpus}idle {'at least ' * known.idle_at_least}since {timestamp(known.idle_since)}"
-    if known.pictures:
-        yield evidence_of(notice, known).text
+    yield from (f"  {each}" for each in evidence_lines(known.signals))
     name = f"{workload.namespace}/{workload.name}"
     if line.state == CandidateState.WARNED:
         due = timestamp(known.suspend_at)
@@ -129,7 +121,7 @@ def _json(notice: Notice, known: Details) -> dict[str, Any]:
                 "peakPercents": [None if peak is None else round(100 * peak, 2) for peak in each.peaks],
                 "bars": each.bars,
             }
-            for each in known.pictures
+            for each in known.signals
         ]
         or None,
     }

@@ -45,7 +45,6 @@ class OwnerRules:
     labels: tuple[str, ...] = ()
     """Labels that name the owner, the first one first."""
     targets: NotifyTargets = NO_TARGETS
-    """All of them, also those that are told of states instead of messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,7 @@ def _wanted(settings: Settings) -> DoctorSettings:
         reconciles=settings.writes,
         optional=_optional(settings),
         namespaces=settings.kubernetes.namespaces,
-        told_by=settings.notifications.told_by_messages(),
+        told_by=settings.notifications.notify_targets(),
     )
 
 

@@ -4,18 +4,36 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Section
 from scaler.decision.workloads import NotifyTargets
 from scaler.idleness.hours import Weekday, read_zone
 from scaler.notifications.digest import DigestConfig
 from scaler.notifications.schedule import DeliveryLimits
-from scaler.notifications.senders import TargetConfig, TargetKind
+from scaler.notifications.senders import TargetConfig, target_kind, target_kinds
 from scaler.notifications.workloads import OwnerRules
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 """Part of the name of an annotation."""
+
+
+_GONE = {
+    "mail": "kind mail is now apprise: write `kind: apprise`, and into the file of urlFile "
+    "mailtos://USER:PASSWORD@HOST?from=ADDRESS&to=ADDRESS in place of smtp+starttls://USER:PASSWORD@HOST, from and to",
+    "alertmanager": "kind alertmanager is gone: the alerts GPUWorkloadWarned and GPUWorkloadSuspended are rules of "
+    "Prometheus now, by dashboards/rules/owners.rules.yaml or the chart's rules.owners",
+}
+"""Kinds of before, and what to write; docs/upgrade.md has more."""
+
+
+def _known_kind(name: str) -> str:
+    if name not in target_kinds():
+        raise ValueError(_GONE.get(name, f"{name!r} is none of the kinds {', '.join(target_kinds())}"))
+    return name
+
+
+TargetKind = Annotated[str, AfterValidator(_known_kind), WithJsonSchema({"type": "string", "enum": target_kinds()})]
 
 
 class TargetSettings(Section):
@@ -24,32 +42,23 @@ class TargetSettings(Section):
     kind: TargetKind
     """How messages get there."""
     url_file: Path
-    """File that contains only the address: `https://…` of a webhook or Alertmanager, `smtp://`, `smtps://` or
-    `smtp+starttls://` of a mail server, any address of Apprise."""
+    """File that contains only the address: `https://…` of a webhook, any address of Apprise, such as `mailtos://…`."""
     key_file: Path | None = None
     """Of a webhook: file with the key of the signature. None: it is not signed."""
     token_file: Path | None = None
-    """Of a webhook or Alertmanager: file with a bearer token."""
+    """Of a webhook: file with a bearer token."""
     ca_file: Path | None = None
-    """PEM: certificate authorities of the server, except with Apprise. None: those of the system."""
-    sender: str = Field(default="", alias="from")
-    """Of mail: its From address."""
-    recipients: tuple[str, ...] = Field(default=(), alias="to")
-    """Of mail: who gets what is owned by somebody without an allowed address."""
+    """PEM, of a webhook: certificate authorities of the server. None: those of the system."""
     owner_domains: tuple[str, ...] = ()
-    """Of mail: an owner that is an address of one of these domains is written to."""
+    """Of mail by Apprise: an owner that is an address of one of these domains is written to, in place of those in the
+    address."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "TargetSettings":
-        of_mail = self.sender or self.recipients or self.owner_domains
-        if self.kind is TargetKind.MAIL and not (self.sender and (self.recipients or self.owner_domains)):
-            raise ValueError(f"target {self.name}: mail needs from, and to or ownerDomains")
-        if self.kind is not TargetKind.MAIL and of_mail:
-            raise ValueError(f"target {self.name}: from, to and ownerDomains are of mail only")
-        if self.key_file is not None and self.kind is not TargetKind.WEBHOOK:
-            raise ValueError(f"target {self.name}: keyFile is of a webhook only")
-        if self.token_file is not None and self.kind not in (TargetKind.WEBHOOK, TargetKind.ALERTMANAGER):
-            raise ValueError(f"target {self.name}: tokenFile is of a webhook or Alertmanager only")
+        given = self.model_fields_set - {"name", "kind", "url_file"}
+        if odd := sorted(given - target_kind(self.kind).TAKES):
+            names = ", ".join(str(type(self).model_fields[each].alias) for each in odd)
+            raise ValueError(f"target {self.name}: a target of kind {self.kind} has no {names}")
         return self
 
 
@@ -87,7 +96,7 @@ class DigestSettings(Section):
     time_zone: str
     """IANA name of the time zone of day and hour, such as `Europe/Berlin`."""
     targets: tuple[TargetName, ...] = Field(min_length=1)
-    """Targets that get it. Not Alertmanager."""
+    """Targets that get it."""
 
     @field_validator("time_zone")
     @classmethod
@@ -137,10 +146,9 @@ class NotificationSettings(Section):
         unknown = sorted({*self.default_targets} - {each.name for each in self.targets})
         if unknown:
             raise ValueError(f"defaultTargets: {', '.join(unknown)} is no target")
-        told = {each.name for each in self.targets if each.kind is not TargetKind.ALERTMANAGER}
-        unknown = sorted({*self.digest.targets} - told) if self.digest is not None else []
+        unknown = sorted({*self.digest.targets} - {each.name for each in self.targets}) if self.digest else []
         if unknown:
-            raise ValueError(f"digest.targets: {', '.join(unknown)} is no target that gets messages")
+            raise ValueError(f"digest.targets: {', '.join(unknown)} is no target")
         return self
 
     def configs(self) -> list[TargetConfig]:
@@ -155,12 +163,7 @@ class NotificationSettings(Section):
         )
 
     def owner_rules(self) -> OwnerRules:
-        return OwnerRules(labels=self.owner_labels, targets=self._notify_targets(*TargetKind))
+        return OwnerRules(labels=self.owner_labels, targets=self.notify_targets())
 
-    def told_by_messages(self) -> NotifyTargets:
-        """Without Alertmanager: it does not say whether it tells anybody, and silences what it is told to."""
-        return self._notify_targets(*(each for each in TargetKind if each is not TargetKind.ALERTMANAGER))
-
-    def _notify_targets(self, *kinds: TargetKind) -> NotifyTargets:
-        names = tuple(each.name for each in self.targets if each.kind in kinds)
-        return NotifyTargets(names=names, default=self.default_targets)
+    def notify_targets(self) -> NotifyTargets:
+        return NotifyTargets(names=tuple(each.name for each in self.targets), default=self.default_targets)

@@ -24,7 +24,7 @@ def test_the_example_of_the_page_is_valid() -> None:
     found = re.search(r"```yaml\n(notifications:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found
     section = settings(**yaml.safe_load(found[1])["notifications"]).notifications
-    assert [each.kind for each in section.configs()] == ["mail", "apprise", "webhook", "alertmanager"]
+    assert [each.kind for each in section.configs()] == ["apprise", "apprise", "webhook"]
     assert section.digest is not None
     assert section.digest.config().weekday == 0
 
@@ -39,16 +39,17 @@ def test_nothing_is_told_by_default() -> None:
         ({"targets": [HOOK, HOOK]}, "two targets are named hook"),
         ({"targets": [{**HOOK, "name": "none"}]}, "no target may be named none"),
         ({"targets": [{**HOOK, "name": "A b"}]}, "should match pattern"),
-        ({"targets": [{**HOOK, "to": ["a@b"]}]}, "target hook: from, to and ownerDomains are of mail only"),
-        ({"targets": [{**HOOK, "kind": "mail"}]}, "target hook: mail needs from, and to or ownerDomains"),
-        ({"targets": [{**HOOK, "kind": "alertmanager", "keyFile": "/k"}]}, "keyFile is of a webhook only"),
-        ({"targets": [{**HOOK, "kind": "apprise", "tokenFile": "/t"}]}, "tokenFile is of a webhook or Alertmanager"),
+        ({"targets": [{**HOOK, "ownerDomains": ["b"]}]}, "target hook: a target of kind webhook has no ownerDomains"),
+        ({"targets": [{**HOOK, "kind": "apprise", "keyFile": "/k"}]}, "a target of kind apprise has no keyFile"),
+        ({"targets": [{**HOOK, "kind": "pigeon"}]}, "'pigeon' is none of the kinds apprise, webhook"),
+        (
+            {"targets": [{**HOOK, "kind": "mail", "from": "a@b"}]},
+            "mailtos://USER:PASSWORD@HOST?from=ADDRESS&to=ADDRESS",
+        ),
+        ({"targets": [{**HOOK, "kind": "alertmanager"}]}, "rules of Prometheus now, by dashboards/rules/owners"),
         ({"targets": [HOOK], "defaultTargets": ["chat"]}, "defaultTargets: chat is no target"),
         ({"links": {"baseUrl": "gpus.example.com", "keyFile": "/k"}}, "links.baseUrl"),
-        (
-            {"targets": [{**HOOK, "kind": "alertmanager"}], "digest": {"timeZone": "UTC", "targets": ["hook"]}},
-            "digest.targets: hook is no target that gets messages",
-        ),
+        ({"targets": [HOOK], "digest": {"timeZone": "UTC", "targets": ["chat"]}}, "digest.targets: chat is no target"),
         ({"targets": [HOOK], "digest": {"timeZone": "Mars", "targets": ["hook"]}}, "time zone 'Mars' cannot be read"),
         ({"perOwnerPerHour": 0}, "perOwnerPerHour"),
     ],
