@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 from docs.settings_page import tables as settings
 from scaler.app.cli.main import app
-from scaler.decision.candidate import STATES, CandidateState
+from scaler.decision.reasons import STATES, CandidateState
 from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics

@@ -12,12 +12,13 @@ import msgspec
 from scaler.decision import target_state
 from scaler.decision.decision import Active, Answer, Decision, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.policy import GpuRule, Overrides, Policy, Trust
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.idleness.window import Window
 from scaler.kube.objects.core import decode

@@ -25,11 +25,11 @@ from views_builders import QuotaCluster
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness.gpu import DEFAULT_SIGNALS
 from scaler.idleness.policy import Overrides, Policy
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import IdlePolicy

@@ -14,12 +14,13 @@ import scaler.decision.trigger_metadata as trigger_metadata
 from scaler.admission.check import CheckReason
 from scaler.admission.provisioning.lifecycle import LOST, RequestState
 from scaler.app.settings.model import Settings, TlsSettings
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.keda.call_credentials import PARAMETERS as CALL_PARAMETERS
 from scaler.keda.probe import CallProblem
 from scaler.keda.servicer import METRIC_NAME

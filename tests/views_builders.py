@@ -21,9 +21,9 @@ from quota_builders import NAMESPACE, NOW, flavor, local_queue
 from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness.policy import Overrides
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.placement.capacity import Capacity

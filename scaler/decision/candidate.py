@@ -21,9 +21,8 @@ The first row that applies, from above:
 Every state, what begins it and what may come before it is in `STATES`; the picture in docs/policies.md is made from it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import takewhile
@@ -33,112 +32,16 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from scaler.decision.decision import FOUND_IDLE, OF_ALL, Active, Answer, Decision, Quiet, asked_for, standing_warning
+from scaler.decision.decision import Active, Answer, Decision, Quiet, asked_for, standing_warning
+from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, row_of
 from scaler.decision.target_state import Phase, SetBack, TargetState
 from scaler.decision.workloads import BY_HTTP, BY_LINK, BY_WHEN_FREE, HISTORY_ANNOTATION, WAKE_ANNOTATION
 from scaler.documents import UNREADABLE
 from scaler.idleness.policy import Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Unknown
 
-
-class CandidateState(StrEnum):
-    """`status.state` of a ScalableWorkload."""
-
-    BUSY = "Busy"
-    IDLE = "Idle"
-    WARNED = "Warned"
-    GRANTED = "Granted"
-    SUSPENDING = "Suspending"
-    SUSPENDED = "Suspended"
-    WAKING = "Waking"
-    KEPT = "Kept"
-    EXCLUDED = "Excluded"
-    OBSERVING = "Observing"
-    UNKNOWN = "Unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateRow:
-    """What is to be known of a state."""
-
-    meaning: str
-    event: str = ""
-    """Reason of the Event that tells of its begin. Empty where another Event of the same moment does."""
-    is_warning: bool = False
-    after: frozenset[CandidateState] = frozenset(CandidateState)
-    """The states that it may follow. Others are seen before it only where nobody looked in between."""
-    may_suspend: bool = False
-    """Whether KEDA may get 0 in it."""
-
-
 _S = CandidateState
-_QUIET = frozenset({_S.BUSY, _S.IDLE, _S.WARNED, _S.OBSERVING, _S.UNKNOWN, _S.KEPT, _S.EXCLUDED, _S.WAKING})
-
-STATES: Mapping[CandidateState, StateRow] = {
-    _S.BUSY: StateRow(meaning="work is seen, or was a moment ago", event="Busy"),
-    _S.IDLE: StateRow(
-        meaning="its GPUs are quiet; nothing happens yet",
-        event="Idle",
-        after=_QUIET | {_S.GRANTED},
-    ),
-    _S.WARNED: StateRow(
-        meaning="quiet, and its owner is warned of the suspension",  # SuspendSoon
-        after=_QUIET | {_S.GRANTED},
-    ),
-    _S.GRANTED: StateRow(
-        meaning="a plan takes it for a gang that waits",  # the plan's Event
-        after=frozenset({_S.IDLE, _S.WARNED, _S.BUSY, _S.UNKNOWN}),
-        may_suspend=True,
-    ),
-    _S.SUSPENDING: StateRow(
-        meaning="KEDA gets 0, or it is at 0 and its pods end",  # GPUsIdle, Reclaimed or ScaledToZero
-        after=frozenset(CandidateState) - {_S.SUSPENDED},
-        may_suspend=True,
-    ),
-    _S.SUSPENDED: StateRow(
-        meaning="its GPUs are free",  # PodsGone
-        after=frozenset({_S.SUSPENDING, _S.WAKING}),
-        may_suspend=True,
-    ),
-    _S.WAKING: StateRow(
-        meaning="it shall run, and not all of its pods do yet",  # Resumed, WaitingForQuota
-        after=frozenset({_S.SUSPENDED, _S.SUSPENDING, _S.BUSY, _S.IDLE, _S.WARNED, _S.UNKNOWN, _S.KEPT, _S.EXCLUDED}),
-    ),
-    _S.KEPT: StateRow(
-        meaning="kept by its owner, by demand, or by a client that starts it again and again, whatever its GPUs do",
-        event=DecisionReason.KEPT,
-    ),
-    _S.EXCLUDED: StateRow(meaning="excluded by an annotation", event=DecisionReason.EXCLUDED),
-    _S.OBSERVING: StateRow(meaning="idle; mode observe only reports it", event=DecisionReason.OBSERVE_ONLY),
-    _S.UNKNOWN: StateRow(meaning="not known; it stays as it is", event="Unknown", is_warning=True),
-}
-
-_OF_REASON: Mapping[DecisionReason, CandidateState | None] = {
-    DecisionReason.FINISHED: None,
-    DecisionReason.SUSPENDED: _S.SUSPENDED,
-    DecisionReason.RECLAIMED: _S.GRANTED,
-    DecisionReason.WAKING: _S.WAKING,
-    DecisionReason.STARTING: _S.WAKING,
-    DecisionReason.PODS_NOT_RUNNING: _S.UNKNOWN,
-    DecisionReason.WAITING_FOR_QUOTA: _S.WAKING,
-    DecisionReason.WAITING_FOR_CHECKS: _S.WAKING,
-    DecisionReason.WAITING_FOR_WORKLOAD: _S.WAKING,
-    DecisionReason.EXCLUDED: _S.EXCLUDED,
-    DecisionReason.KEPT: _S.KEPT,
-    DecisionReason.SET_BACK: _S.KEPT,
-    DecisionReason.GPUS_IDLE: _S.SUSPENDING,
-    DecisionReason.OBSERVE_ONLY: _S.OBSERVING,
-    DecisionReason.WARMING_UP: _S.BUSY,
-    DecisionReason.GPUS_BUSY: _S.BUSY,
-    DecisionReason.IDLE_NOT_LONG_ENOUGH: _S.BUSY,
-    DecisionReason.WARNED: _S.IDLE,
-    DecisionReason.BEFORE_SUSPEND: _S.IDLE,
-    DecisionReason.BEFORE_SUSPEND_FAILED: _S.IDLE,
-    DecisionReason.OUTSIDE_HOURS: _S.IDLE,
-    DecisionReason.IDLE_NOT_NEEDED: _S.IDLE,
-    DecisionReason.PRIORITY_LOWERED: _S.IDLE,
-}
 _OF_PHASE: Mapping[Phase, CandidateState] = {
     Phase.SUSPENDING: _S.SUSPENDING,
     Phase.SUSPENDED: _S.SUSPENDED,
@@ -168,7 +71,7 @@ def candidate_state(
     is_taken = bool(decision.target.grant) and decision.policy.reclaim is Reclaim.ON_PRESSURE
     if answer.reason is DecisionReason.BEFORE_SUSPEND and is_taken:
         return _S.GRANTED
-    state = _OF_REASON[answer.reason]
+    state = row_of(answer.reason).state
     if state is _S.BUSY and decision.is_noticeably_quiet:
         state = _S.IDLE
     is_warned = standing_warning(decision, warned_at) is not None
@@ -281,10 +184,10 @@ def quiet_of(history: Sequence[HistoryLine], *, until: datetime) -> Quiet | None
     return Quiet(since=lines[-1].at, at_least=True, until=until) if lines else None
 
 
-_STILL_QUIET = frozenset({CandidateState.IDLE, CandidateState.WARNED, CandidateState.OBSERVING})
-_DOWN = frozenset({CandidateState.SUSPENDING, CandidateState.SUSPENDED})
-_IS_IDLE = _STILL_QUIET | _DOWN | {CandidateState.GRANTED}
-_UP = frozenset({CandidateState.BUSY, CandidateState.IDLE, CandidateState.WARNED, CandidateState.OBSERVING})
+_STILL_QUIET = frozenset({_S.IDLE, _S.WARNED, _S.OBSERVING})
+_DOWN = frozenset({_S.SUSPENDING, _S.SUSPENDED})
+_IS_IDLE = _STILL_QUIET | _DOWN | {_S.GRANTED}
+_UP = frozenset({_S.BUSY, _S.IDLE, _S.WARNED, _S.OBSERVING})
 
 
 class WakeCause(StrEnum):
@@ -350,7 +253,7 @@ def next_line(
     A warning that is given again is a line of its own: its owner is told of that. What runs after a suspension was
     woken, however quickly: that is the first line, and the state that it is in the next one.
     """
-    if decision is None or decision.answer.reason in OF_ALL:
+    if decision is None or _is_of_source(decision.answer):
         return None
     state = candidate_state(decision, target=target, warned_at=warned_at)
     if before is not None and (before.state == _S.SUSPENDED or set_back) and state in _AFTER_WAKING:
@@ -370,6 +273,10 @@ def next_line(
     )
 
 
+def _is_of_source(answer: Answer) -> bool:
+    return isinstance(answer, Unknown) and DOUBTS[answer.reason].about is About.SOURCE
+
+
 def _line(before: HistoryLine | None, decision: Decision, state: CandidateState, target: TargetState) -> HistoryLine:
     """The line of a state, with the answer's reason where that is of this state; else with what it was found from."""
     answer = decision.answer
@@ -381,7 +288,7 @@ def _line(before: HistoryLine | None, decision: Decision, state: CandidateState,
     if _tells(answer, state):
         return line
     message = _idle(line) if state in _STILL_QUIET else target.message or STATES[state].meaning
-    return replace(line, reason=str(_REASON_OF[state]), message=message)
+    return replace(line, reason=STATES[state].reason or line.reason, message=message)
 
 
 def _idle(line: HistoryLine) -> str:
@@ -393,29 +300,12 @@ def _tells(answer: Answer, state: CandidateState) -> bool:
     """Whether the answer's reason is one of this state."""
     if isinstance(answer, Unknown):
         return state is _S.UNKNOWN or (state is _S.SUSPENDING and answer.reason is UnknownReason.SUSPENDING)
-    own = _OF_REASON[answer.reason]
+    row = row_of(answer.reason)
     if state is _S.WARNED and answer.reason is DecisionReason.WARNED:
         return False  # it is from before the warning, and says what that still waits for
-    return state is own or state in _ALSO.get(answer.reason, ()) or (own, state) == (_S.IDLE, _S.WARNED)
+    return state is row.state or state in row.also or (row.state, state) == (_S.IDLE, _S.WARNED)
 
 
-_ALSO: Mapping[DecisionReason, Collection[CandidateState]] = {
-    DecisionReason.SUSPENDED: {_S.SUSPENDING},
-    DecisionReason.GPUS_IDLE: {_S.GRANTED, _S.SUSPENDED},
-    DecisionReason.RECLAIMED: {_S.SUSPENDING, _S.SUSPENDED},
-    DecisionReason.BEFORE_SUSPEND: {_S.GRANTED},
-    DecisionReason.IDLE_NOT_LONG_ENOUGH: {_S.IDLE, _S.WARNED},
-}
-"""States that an answer with this reason may be of, besides the reason's own."""
-_REASON_OF: Mapping[CandidateState, DecisionReason] = {
-    _S.IDLE: DecisionReason.IDLE_NOT_LONG_ENOUGH,
-    _S.WARNED: DecisionReason.WARNED,
-    _S.GRANTED: DecisionReason.RECLAIMED,
-    _S.SUSPENDING: DecisionReason.SUSPENDED,
-    _S.SUSPENDED: DecisionReason.SUSPENDED,
-    _S.WAKING: DecisionReason.WAKING,
-}
-"""Reasons of states that are found from something else than the answer, which may still be of the state before."""
 _AFTER_WAKING = _UP | {_S.KEPT, _S.EXCLUDED}
 
 
@@ -424,4 +314,4 @@ def _is_older(line: HistoryLine, warned_at: datetime | None) -> bool:
     return warned_at is not None and (line.at.tzinfo is None or line.at < warned_at)
 
 
-_ASKED_FOR = frozenset({CandidateState.KEPT, CandidateState.EXCLUDED, CandidateState.WAKING})
+_ASKED_FOR = frozenset({_S.KEPT, _S.EXCLUDED, _S.WAKING})

@@ -43,13 +43,14 @@ from dataclasses import dataclass, field, replace
 from datetime import MAXYEAR, datetime, timedelta
 from typing import NamedTuple
 
+from scaler.decision.reasons import FOUND_IDLE, DecisionReason, row_of
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness import hooks
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import first_open, following, is_open, latest, next_change
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
 
 
@@ -94,7 +95,7 @@ class Decision:
     @property
     def suspend_at(self) -> datetime | None:
         """When the answer will turn 0 if the GPUs stay quiet; None where that is not foreseeable."""
-        if self.answer.reason not in _QUIET_SO_FAR or self.idle_since is None or not self._may_shrink:
+        if not row_of(self.answer.reason).quiet_so_far or self.idle_since is None or not self._may_shrink:
             return None
         due = self.idle_since + self.policy.window
         instants = [due, self.policy.keep_until, left_alone_until(self.target, self.decided_at)]
@@ -143,7 +144,7 @@ class Decision:
     def _policy_warns_at(self) -> datetime | None:
         """None where it is busy, kept, or only observed."""
         warning, since = self.policy.warning, self.idle_since
-        if warning is None or since is None or self.answer.reason not in _WARNS:
+        if warning is None or since is None or not row_of(self.answer.reason).warns:
             return None
         if self.policy.mode is not EnforcementMode.ENFORCE or self.target.demand:
             return None
@@ -162,7 +163,7 @@ class Decision:
         verdict = None if self.verdict is None else self.verdict.verdict
         running_since, policy = self.target.running_since, self.policy
         warm_at = running_since + policy.warm_up if running_since is not None else None
-        is_told = self.answer.reason in _TELLS_TIME or (isinstance(verdict, Unknown) and verdict is not doubt)
+        is_told = row_of(self.answer.reason).tells_time or (isinstance(verdict, Unknown) and verdict is not doubt)
         if is_told or warm_at == self.decided_at:  # a moment later it is quiet since then
             return self.decided_at
         instants = (
@@ -249,36 +250,10 @@ class Quiet:
     """Up to when it is known that they stayed quiet."""
 
 
-_TELLS_TIME = frozenset({DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
 _LONGEST_WARNING = timedelta(minutes=5)
 _NOTICEABLE = 10
 """Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
 status that followed every pause between two samples would be written at every tick, for every busy workload."""
-_QUIET_SO_FAR = frozenset(
-    {
-        DecisionReason.IDLE_NOT_LONG_ENOUGH,
-        DecisionReason.WARMING_UP,
-        DecisionReason.KEPT,
-        DecisionReason.SET_BACK,
-        DecisionReason.GPUS_BUSY,
-        DecisionReason.OUTSIDE_HOURS,
-        DecisionReason.WARNED,
-    }
-)
-_WARNS = frozenset(
-    {
-        DecisionReason.IDLE_NOT_LONG_ENOUGH,
-        DecisionReason.GPUS_BUSY,
-        DecisionReason.OUTSIDE_HOURS,
-        DecisionReason.WARNED,
-        DecisionReason.BEFORE_SUSPEND,
-        DecisionReason.IDLE_NOT_NEEDED,
-        DecisionReason.PRIORITY_LOWERED,
-        DecisionReason.GPUS_IDLE,
-        DecisionReason.RECLAIMED,
-    }
-)
-"""Reasons with which a warning is given, or stands."""
 
 
 def _first_allowed(policy: Policy, at: datetime) -> datetime | None:
@@ -337,19 +312,8 @@ def is_unknown(decision: Decision) -> bool:
 def may_hide_work(decision: Decision) -> bool:
     """Whether its own samples are lacking. What all of them are doubted for, they are read again after."""
     found = decision.verdict.verdict if decision.verdict is not None else None
-    return isinstance(found, Unknown) and found.reason not in OF_ALL
+    return isinstance(found, Unknown) and DOUBTS[found.reason].about is not About.SOURCE
 
-
-OF_ALL = frozenset(
-    {
-        UnknownReason.SOURCE_UNAVAILABLE,
-        UnknownReason.CLOCK_SKEW,
-        UnknownReason.COLD_START,
-        UnknownReason.STALE_CLUSTER_VIEW,
-        UnknownReason.REMOTE_VERDICT_MISSING,
-    }
-)
-"""Doubts that are about the scaler's sources, not about the workload."""
 
 _WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
 _WAITS_FOR_QUOTA = (DecisionReason.WAITING_FOR_QUOTA, "spec.replicas is 1; not admitted yet")
@@ -453,8 +417,6 @@ def _answer_at_zero(target: TargetState, policy: Policy, now: datetime) -> Answe
     return Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
 
 
-FOUND_IDLE = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
-"""Reasons of suspensions for being idle."""
 _AWAITS_ROOM = {
     True: "it comes back when its quota and nodes are free and no Workload waits for them (WhenFree)",
     False: "WhenFree is for Workloads of Kueue, whose quota is known; set annotation idlegpu.io/wake to true",

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 from scaler.decision.decision import Active, Decision, Inactive, hook_stage
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
+from scaler.decision.reasons import REASONS, DecisionReason
 from scaler.decision.trigger_metadata import FIELD_OF_KEY
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import following
 from scaler.idleness.policy import EnforcementMode, Reclaim, describe
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
 from scaler.idleness.window import Window
 
@@ -186,9 +186,9 @@ def what_next(decision: Decision, at: datetime, *, is_direct: bool = False) -> s
     match decision.answer:
         case Unknown():
             return f"{by.unknown}, until this is known again."
-        case Active(reason=DecisionReason.FINISHED) | Inactive(reason=DecisionReason.FINISHED):
-            return "Nothing: the workload has finished."
-        case Inactive(reason=DecisionReason.GPUS_IDLE | DecisionReason.RECLAIMED):
+        case Active(reason=reason) | Inactive(reason=reason) if REASONS[reason].next:
+            return REASONS[reason].next
+        case Inactive(reason=reason) if REASONS[reason].found_idle:
             return by.to_0
         case Inactive():
             return _when_resumed(decision, at)
@@ -231,8 +231,6 @@ def _when_suspended(decision: Decision, at: datetime) -> str:
         is_ready = hook_stage(decision, decision.target.hook_run) in (None, HookStage.DONE)
         what = "the answer turns inactive" if is_ready else f"its hook {policy.before_suspend} begins"
         return f"If its GPUs stay quiet {what} at {timestamp(decision.suspend_at)}, in {format_duration(left)}."
-    if decision.answer.reason in _UNTIL_HOOK:
-        return _UNTIL_HOOK[decision.answer.reason]
     if decision.target.running_since is None or decision.verdict is None:
         return "It stays at 1; its GPUs are judged once all of its GPU pods run."
     if policy.mode is EnforcementMode.OBSERVE:
@@ -242,11 +240,6 @@ def _when_suspended(decision: Decision, at: datetime) -> str:
     window = format_duration(policy.window)
     return f"It stays up while any work is seen; after {window} without, the answer turns inactive."
 
-
-_UNTIL_HOOK: Mapping[str, str] = {
-    DecisionReason.BEFORE_SUSPEND: "Once its hook has ended the answer turns inactive, if its GPUs stay quiet.",
-    DecisionReason.BEFORE_SUSPEND_FAILED: "It stays at 1 until its hook runs again and succeeds; after work, or later.",
-}
 
 _UNTIL_TAKEN = {
     Reclaim.ON_PRESSURE: "It stays up until a plan takes it for a gang that waits, and only while its GPUs are idle.",

@@ -1,6 +1,8 @@
-"""Every reason this program gives, on one page, shared by Events, conditions, logs, metric labels and the CLI."""
+"""Why could a verdict not be reached, and what follows from that? One row of `DOUBTS` for each reason."""
 
-from enum import StrEnum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum, auto
 
 
 class UnknownReason(StrEnum):
@@ -53,86 +55,97 @@ class UnknownReason(StrEnum):
     """The trigger metadata or an annotation holds a value that cannot be used."""
 
 
-class DecisionReason(StrEnum):
-    """Why a decision is 1 or 0."""
+class About(StrEnum):
+    """What is in doubt."""
 
-    GPUS_IDLE = "GPUsIdle"
-    GPUS_BUSY = "GPUsBusy"
-    IDLE_NOT_LONG_ENOUGH = "IdleNotLongEnough"
-    WARMING_UP = "WarmingUp"
-    STARTING = "Starting"
-    PODS_NOT_RUNNING = "PodsNotRunning"
-    """Some of its pods do not run, for so long that it is no start any more: their GPUs are held, and unused."""
-    WAITING_FOR_QUOTA = "WaitingForQuota"
-    WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
-    WAITING_FOR_WORKLOAD = "WaitingForWorkload"
-    KEPT = "Kept"
-    EXCLUDED = "Excluded"
-    """An annotation excludes it."""
-    WAKING = "Waking"
-    SET_BACK = "SetBack"
-    """Another client has set back its suspensions in a row: it is left alone for a while."""
-    OBSERVE_ONLY = "ObserveOnly"
-    WARNED = "Warned"
-    """Idle, and its owner is warned: it may be suspended once the warning has stood as long as the policy asks."""
-    BEFORE_SUSPEND = "BeforeSuspend"
-    """Idle, and the hook of its policy has not ended."""
-    BEFORE_SUSPEND_FAILED = "BeforeSuspendFailed"
-    """Idle, and the hook of its policy has failed, which holds it for a while."""
-    OUTSIDE_HOURS = "OutsideHours"
-    """Idle, at an hour at which its policy suspends nothing."""
-    IDLE_NOT_NEEDED = "IdleNotNeeded"
-    """Idle, but only a plan for a waiting gang may take it, and none does."""
-    PRIORITY_LOWERED = "PriorityLowered"
-    """Idle, and marked so that Kueue preempts it before others."""
-    RECLAIMED = "Reclaimed"
-    """Idle, and a plan gives its quota to a gang that waits."""
-    SUSPENDED = "Suspended"
-    FINISHED = "Finished"
+    SOURCE = auto()
+    """The scaler's own sources: all workloads are in doubt, and none of them for what its own samples show."""
+    TIME = auto()
+    """Samples of a GPU, which are missing: mostly those of the whole source are."""
+    GPU = auto()
+    """What the samples of a single GPU say, or whose it is."""
+    WORKLOAD = auto()
+    """The objects of the workload."""
 
 
-class NotScaledReason(StrEnum):
-    """What keeps an idle GPU where no answer to KEDA says so."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtRow:
+    about: About
+    advice: str = ""
+    """What helps. Reasons that pass by themselves, or are findings of their own, have none."""
+    ends_with_window: bool = False
+    """Whether it ends once the window of a young pod is full."""
+    is_silent: bool = False
+    """Whether a GPU without any sample has it."""
 
-    PLAN = "HeldForPlan"
-    """Its plan waits until all of its workloads are asked to be at 0."""
-    PAUSE = "PausedInKEDA"
-    """Its ScaledObject is paused: whatever the answer is, KEDA does not scale it."""
-    NO_SCALED_OBJECT = "NoScaledObject"
-    """No ScaledObject scales it."""
+
+DOUBTS: Mapping[str, DoubtRow] = {
+    UnknownReason.NO_SAMPLES: DoubtRow(
+        about=About.TIME, is_silent=True, advice="see whether its exporter is scraped, and names pods"
+    ),
+    UnknownReason.STALE_SAMPLES: DoubtRow(
+        about=About.TIME, advice="see whether the exporter of its Node is scraped, and how late samples come"
+    ),
+    UnknownReason.LOW_COVERAGE: DoubtRow(
+        about=About.TIME,
+        ends_with_window=True,
+        advice="compare trust.collectionInterval with how often samples come",
+    ),
+    UnknownReason.SAMPLE_GAP: DoubtRow(
+        about=About.TIME,
+        ends_with_window=True,
+        advice="see why its exporter, or the scrape, stopped for a while",
+    ),
+    UnknownReason.FROZEN_EXPORTER: DoubtRow(
+        about=About.GPU, advice="restart the exporter, or DCGM's host engine, on its Node"
+    ),
+    UnknownReason.SIGNALS_DISAGREE: DoubtRow(
+        about=About.GPU, advice="if it stays, restart the exporter, or DCGM's host engine, on its Node"
+    ),
+    UnknownReason.MISSING_GPUS: DoubtRow(
+        about=About.GPU,
+        is_silent=True,
+        advice="restart the exporter of its Node, which does not show all of its GPUs",
+    ),
+    UnknownReason.UNEXPECTED_GPUS: DoubtRow(
+        about=About.GPU,
+        advice="name this cluster in prometheus.matchers, if the source has several; set NODE_NAME from spec.nodeName "
+        "on an exporter that names its own pod as host",
+    ),
+    UnknownReason.SHARED_GPU: DoubtRow(about=About.GPU, advice="use MIG, or whole GPUs, for what is to be suspended"),
+    UnknownReason.NO_GPU_PODS: DoubtRow(
+        about=About.WORKLOAD,
+        advice="add the resource to gpuResources of the settings, if it is a GPU; exclude the workload if it is a "
+        "claim or an init container's",
+    ),
+    UnknownReason.SOURCE_UNAVAILABLE: DoubtRow(
+        about=About.SOURCE, advice="see whether the metrics source answers, and answers in whole"
+    ),
+    UnknownReason.CLOCK_SKEW: DoubtRow(about=About.SOURCE, advice="correct the clocks, by NTP"),
+    UnknownReason.COLD_START: DoubtRow(about=About.SOURCE),
+    UnknownReason.STALE_CLUSTER_VIEW: DoubtRow(
+        about=About.SOURCE, advice="see the scaler's log, and its permissions to list and watch"
+    ),
+    UnknownReason.SUSPENDING: DoubtRow(about=About.WORKLOAD),
+    UnknownReason.TARGET_NOT_FOUND: DoubtRow(
+        about=About.WORKLOAD, advice="correct scaleTargetRef, or let the scaler read its scale (targets of the chart)"
+    ),
+    UnknownReason.WORKLOAD_MISSING: DoubtRow(
+        about=About.WORKLOAD, advice="correct jobRef, or delete its ScalableWorkload"
+    ),
+    UnknownReason.UNSUPPORTED_WORKLOAD: DoubtRow(about=About.WORKLOAD, advice="scale what owns its pods"),
+    UnknownReason.REMOTE_COPY: DoubtRow(about=About.WORKLOAD),
+    UnknownReason.REMOTE_VERDICT_MISSING: DoubtRow(
+        about=About.SOURCE, advice="see whether the worker is connected, and what doctor says there"
+    ),
+    UnknownReason.INVALID_POLICY: DoubtRow(about=About.WORKLOAD, advice="correct what it names"),
+}
 
 
-class SuspensionEventReason(StrEnum):
-    """Reasons of Events on ScalableWorkloads, Workloads and ScaledObjects, beside the reasons of decisions."""
+def check_complete(words: type[StrEnum], table: Collection[str]) -> None:
+    """Raises: TypeError naming the words that have no row in the table."""
+    if missing := [str(each) for each in words if each not in table]:
+        raise TypeError(f"{words.__name__} without a row: {', '.join(missing)}")
 
-    SCALED_TO_ZERO = "ScaledToZero"
-    """The Workload is deactivated: a client other than this scaler set replicas to 0."""
-    RESUMED = "Resumed"
-    """The Workload is activated again."""
-    SUSPEND_SOON = "SuspendSoon"
-    """A warning before the suspension, with its time."""
-    HOOK_SUCCEEDED = "BeforeSuspendSucceeded"
-    """The hook of its policy has ended, and it may be suspended."""
-    HOOK_FAILED = "BeforeSuspendFailed"
-    HOOK_TIMED_OUT = "BeforeSuspendTimedOut"
-    HOOK_OUTDATED = "BeforeSuspendOutdated"
-    """Work was seen while the hook ran: its workload keeps running."""
-    KEEP_REFUSED = "KeepRefused"
-    """An annotation by which its owner keeps it has no effect: the policy allows no more."""
-    PODS_GONE = "PodsGone"
-    """The last pod of a suspended Workload has ended: its GPUs are free."""
-    RUNNING = "Running"
-    DEACTIVATED_BY_OTHER = "DeactivatedByOther"
-    """Another client deactivated the Workload; it is not activated again without a wake-up."""
-    PRIORITY_BOOSTED = "PriorityBoosted"
-    PRIORITY_BOOST_REMOVED = "PriorityBoostRemoved"
-    PRIORITY_BOOST_RELEASED = "PriorityBoostReleased"
-    """Another client changed the priority boost."""
-    PRIORITY_BOOST_OFF = "PriorityBoostOff"
-    """Kueue does not read priority boosts."""
-    PRIORITY_BOOST_UNKNOWN = "PriorityBoostUnknown"
-    """Whether Kueue reads priority boosts is unknown."""
-    BOOSTED_BY_OTHER = "BoostedByOther"
-    """The Workload is idle and carries a priority boost of another client."""
-    CANNOT_BE_BOOSTED = "CannotBeBoosted"
-    """The policy needs a priority boost, and the scale target is no ScalableWorkload."""
+
+check_complete(UnknownReason, DOUBTS)

@@ -3,11 +3,11 @@
 from datetime import datetime
 from typing import Protocol
 
-from scaler.decision.candidate import CandidateState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import Evaluator
+from scaler.decision.reasons import CandidateState
 from scaler.idleness.history import DeviceHistory
 from scaler.idleness.policy import Policy
 from scaler.notifications.evidence import sparklines

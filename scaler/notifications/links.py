@@ -28,8 +28,8 @@ import msgspec
 import structlog
 from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
-from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
+from scaler.decision.reasons import CandidateState
 from scaler.decision.workloads import ASKED_BY, BY_LINK, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, instant_of
 from scaler.documents import read_secret
 from scaler.errors import ConfigurationError, ScalerError

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import timestamp
+from scaler.decision.reasons import CandidateState
 from scaler.notifications.evidence import Sparkline, evidence_lines
 from scaler.notifications.notice import Notice
 from scaler.notifications.schedule import Message

@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scaler.decision.candidate import CandidateState, HistoryLine
+from scaler.decision.candidate import HistoryLine
 from scaler.decision.describe import timestamp
+from scaler.decision.reasons import CandidateState
 from scaler.decision.workloads import Mark
 
 _TOLD = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})

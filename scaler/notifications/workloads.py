@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from scaler.decision.candidate import HistoryLine, lines_of
 from scaler.decision.cluster_state import ClusterState
+from scaler.decision.reasons import row_of
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import NO_TARGETS, NotifyTargets, marks_of
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
@@ -37,7 +37,6 @@ _LONGEST = 160
 _MARKS = str.maketrans("<>", "‹›")
 _OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
 """Owners stand in headers and in others' chats: nothing else than names and addresses."""
-_OF_HOOKS = frozenset({DecisionReason.BEFORE_SUSPEND, DecisionReason.BEFORE_SUSPEND_FAILED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +163,7 @@ def _told_lines(lines: Iterable[HistoryLine]) -> Iterator[HistoryLine]:
     zone there is none."""
     for line in lines:
         if line.at.tzinfo is not None:
-            message = "" if line.reason in _OF_HOOKS else plain(line.message)
+            message = "" if row_of(line.reason).of_hook else plain(line.message)
             yield replace(line, reason=plain(line.reason), message=message, by="")
 
 

@@ -21,13 +21,13 @@ from operator import attrgetter
 
 from scaler.admission.terminating_pods import pods_of
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import Active, Decision, Inactive, hook_stage
+from scaler.decision.decision import Decision, hook_stage
 from scaler.decision.decision_cache import Evaluation
+from scaler.decision.reasons import DecisionReason, row_of
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, Phase, state_of
 from scaler.decision.workloads import grant_of
 from scaler.idleness.hooks import HookStage
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -42,26 +42,20 @@ from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.policy_budgets import pools_of
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 
-_IDLE = frozenset({DecisionReason.IDLE_NOT_NEEDED, DecisionReason.RECLAIMED})
-"""Answers that say: idle by its own verdict, and a plan's to take."""
-_PREPARING = frozenset({DecisionReason.BEFORE_SUSPEND})
-_GOING = frozenset({DecisionReason.GPUS_IDLE})
-_TOO_EARLY = frozenset({DecisionReason.STARTING, DecisionReason.WARMING_UP, DecisionReason.IDLE_NOT_LONG_ENOUGH})
-
 _AT_ONCE = 100
 """ScalableWorkloads that are looked at before others have a turn: some 3 ms."""
 
 
 def is_idle(decisions: Sequence[Decision]) -> bool:
     """Whether every trigger's decision says idle, and that a plan may take it."""
-    return bool(decisions) and all(_reason(each) in _IDLE for each in decisions)
+    return bool(decisions) and all(_is_of_plans(each) for each in decisions)
 
 
 def is_undecided(decisions: Sequence[Decision]) -> bool:
     """Whether it is not known to be idle, or its hook has not ended: some trigger's decision waits for that, and none
     speaks against it."""
-    open_ones = [each for each in decisions if isinstance(each.answer, Unknown) or _reason(each) in _PREPARING]
-    return bool(open_ones) and all(_reason(each) in _IDLE for each in decisions if each not in open_ones)
+    open_ones = [each for each in decisions if isinstance(each.answer, Unknown) or _awaits_hook(each)]
+    return bool(open_ones) and all(_is_of_plans(each) for each in decisions if each not in open_ones)
 
 
 def idle_workloads(evaluation: Evaluation, cluster: ClusterState, snapshot: Snapshot) -> frozenset[str]:
@@ -82,16 +76,20 @@ def idle_workloads(evaluation: Evaluation, cluster: ClusterState, snapshot: Snap
 def _is_quiet(decision: Decision) -> bool:
     if decision.verdict is None or not isinstance(decision.verdict.verdict, Idle):
         return False
-    return not isinstance(decision.answer, Active) or decision.answer.reason not in _TOO_EARLY
+    reason = decision.answer.reason
+    return not (reason is DecisionReason.STARTING or row_of(reason).tells_time)
+
+
+def _is_of_plans(decision: Decision) -> bool:
+    return row_of(decision.answer.reason).of_plans
+
+
+def _awaits_hook(decision: Decision) -> bool:
+    return decision.answer.reason is DecisionReason.BEFORE_SUSPEND
 
 
 def has_failed_hook(decisions: Sequence[Decision]) -> bool:
-    return any(_reason(each) is DecisionReason.BEFORE_SUSPEND_FAILED for each in decisions)
-
-
-def _reason(decision: Decision) -> DecisionReason | None:
-    answer = decision.answer
-    return answer.reason if isinstance(answer, Active | Inactive) else None
+    return any(each.answer.reason is DecisionReason.BEFORE_SUSPEND_FAILED for each in decisions)
 
 
 async def find_candidates(
@@ -149,7 +147,7 @@ def _holder(
 
 def _is_going(decisions: Sequence[Decision]) -> bool:
     """Whether KEDA is answered 0 by every trigger's decision, without any plan."""
-    return bool(decisions) and all(_reason(each) in _GOING for each in decisions)
+    return bool(decisions) and all(each.answer.reason is DecisionReason.GPUS_IDLE for each in decisions)
 
 
 def _is_leaving(

@@ -18,11 +18,11 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.describe import prevailing
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import is_when_free
 from scaler.idleness.durations import format_duration
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, keeps_at_zero
 from scaler.placement.capacity import Capacity

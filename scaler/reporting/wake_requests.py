@@ -29,10 +29,11 @@ import structlog
 from aiohttp import web
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.decision.candidate import CandidateState, candidate_state
+from scaler.decision.candidate import candidate_state
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import prevailing
+from scaler.decision.reasons import CandidateState
 from scaler.decision.workloads import ASKED_BY, BY_HTTP, WAKE_ANNOTATION, wake_time
 from scaler.errors import KubeError, QueryError
 from scaler.kube.objects.keda import ScaledObject

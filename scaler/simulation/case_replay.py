@@ -27,20 +27,17 @@ from math import inf
 import numpy as np
 
 from scaler.decision.decision import Decision, Quiet, decide, standing_warning
+from scaler.decision.reasons import DecisionReason, row_of
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.policy import EnforcementMode, Policy, Trust
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown, judged_length
 from scaler.simulation.feed import FedSamples, SampleFeed
 from scaler.simulation.outcome import CaseOutcome
 from scaler.simulation.recordings.recorded import RecordedPod, RecordedWorkload
 from scaler.simulation.standing import NOT_STANDING, ReplayedPolicy, StandingVerdict, StandingVerdicts
 from scaler.simulation.suspended import SuspendedWorkloads
-
-_FREES = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.PRIORITY_LOWERED})
-"""Answers with which its GPUs are given away. A lowered priority is the one that Kueue preempts first."""
 
 
 def simulated(policy: Policy) -> Policy:
@@ -207,7 +204,7 @@ class CaseReplay:
             case Unknown(reason=reason):
                 self._is_unknown(running, now_s, str(reason))
                 self._keep_watch(running, pods, decision, now_s)
-            case answer if answer.reason in _FREES:
+            case answer if row_of(answer.reason).frees:
                 self._is_known(running, now_s)
                 self._suspend(running, pods, now_s)
             case answer:

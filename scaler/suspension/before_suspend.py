@@ -32,12 +32,12 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, hook_stage, is_outdated
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import evidence, hook_run_status, prevailing
+from scaler.decision.reasons import DecisionReason, SuspensionEventReason
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
-from scaler.idleness.reasons import DecisionReason, SuspensionEventReason
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload

@@ -34,12 +34,12 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
 from scaler.decision.describe import timestamp
+from scaler.decision.reasons import SuspensionEventReason
 from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedWorkload
 from scaler.decision.workloads import observe
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.events import ObjectReference
 from scaler.kube.object_cache import Index

@@ -44,10 +44,10 @@ from datetime import timedelta
 from enum import StrEnum
 
 from scaler.decision.decision import Active, Decision
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import ObservedWorkload
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Reclaim
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
 
 PATIENCE = timedelta(minutes=5)

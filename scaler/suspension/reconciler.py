@@ -21,20 +21,12 @@ from typing import Any, NamedTuple, Protocol, Self
 import msgspec
 import structlog
 
-from scaler.decision.candidate import (
-    STATES,
-    CandidateState,
-    HistoryLine,
-    history_of,
-    lines_of,
-    next_line,
-    next_set_back,
-    shortened,
-)
+from scaler.decision.candidate import HistoryLine, history_of, lines_of, next_line, next_set_back, shortened
 from scaler.decision.cluster_state import ClusterState
-from scaler.decision.decision import FOUND_IDLE, Active, Decision, Inactive
+from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
+from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, SuspensionEventReason
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
 from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, SetBack, TargetState, state_of
 from scaler.decision.workloads import (
@@ -52,7 +44,7 @@ from scaler.decision.workloads import (
 )
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy
-from scaler.idleness.reasons import DecisionReason, SuspensionEventReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import ObjectReference
 from scaler.kube.objects.core import ObjectMeta, decode, last_writer

@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision.candidate import HISTORY, CandidateState, HistoryLine, lines_of, next_line, shortened
+from scaler.decision.candidate import HISTORY, HistoryLine, lines_of, next_line, shortened
 from scaler.decision.decision import Decision, is_unknown, may_hide_work
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
+from scaler.decision.reasons import CandidateState, row_of
 from scaler.decision.target_state import ObservedWorkload, Phase, SetBack, TargetState
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.direct_scaling import DIRECT, DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
@@ -151,19 +152,11 @@ def warned_at(
         return None if decision.policy.warning is not None and may_hide_work(decision) else known
     if decision.idle_since is None:
         return None
-    if decision.policy.has_budget and (decision.answer.reason in _NOT_SUSPENDED or decision.cannot_tell):
+    if decision.policy.has_budget and (row_of(decision.answer.reason).holds or decision.cannot_tell):
         return None
     if known and known >= decision.idle_since:
         return known
     return now if is_warning_due(decision) and permits() else None
-
-
-_NOT_SUSPENDED = frozenset(
-    {
-        *(DecisionReason.KEPT, DecisionReason.SET_BACK, DecisionReason.EXCLUDED, DecisionReason.OBSERVE_ONLY),
-        DecisionReason.BEFORE_SUSPEND_FAILED,
-    }
-)
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:

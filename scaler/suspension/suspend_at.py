@@ -26,10 +26,10 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision, Inactive, standing_warning
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import is_warning_due, prevailing
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.workloads import SUSPEND_AT, instant_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import TERMINAL
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import Pod, stamp
 from scaler.kube.objects.resources import POD

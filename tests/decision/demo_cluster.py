@@ -39,9 +39,9 @@ from sim.client import SimClient
 from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Answer, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase, state_of
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload

@@ -15,8 +15,6 @@ from loops_builders import scalable_workload
 
 from scaler.decision.candidate import (
     HISTORY,
-    STATES,
-    CandidateState,
     HistoryLine,
     Return,
     WakeCause,
@@ -27,10 +25,11 @@ from scaler.decision.candidate import (
     suspended_at,
 )
 from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, decide
+from scaler.decision.reasons import STATES, CandidateState, DecisionReason
 from scaler.decision.target_state import Phase, TargetState
 from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.idleness.policy import EnforcementMode, Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload

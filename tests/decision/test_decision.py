@@ -31,11 +31,12 @@ from scaler.decision.decision import (
     is_outdated,
     needs_verdict,
 )
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim, WakeRule
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.suspension.status import warned_at as next_warning
 

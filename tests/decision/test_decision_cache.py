@@ -7,8 +7,9 @@ from builders import ACTIVE, INACTIVE, NO_ANSWER, NOON, SCALED_OBJECT, TARGET, e
 
 from scaler.decision.decision import Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.idleness.policy import Overrides
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
 

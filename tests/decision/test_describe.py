@@ -39,10 +39,10 @@ from scaler.decision.describe import (
     timestamp,
     what_next,
 )
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import EnforcementMode, Overrides, resolve
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import WorkloadVerdict
 
 NOT_YET = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 20m")

@@ -32,11 +32,12 @@ from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.evaluation import aligned
 from scaler.decision.inputs import DecisionInputs
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.trigger_metadata import _likeness
 from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import EnforcementMode, Overrides
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.core import OwnerReference

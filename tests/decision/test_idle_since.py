@@ -12,9 +12,9 @@ from loops_builders import NAMESPACE, QUICK, TICK, Inhabitant, World, deployment
 from scripted_metrics import Metrics, ScriptedSource, during, gpu, vanish
 
 from scaler.decision.decision import Decision, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.errors import SourceError
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.suspension.status import desired_status, is_worth_writing

@@ -21,7 +21,8 @@ from decision.demo_fleet import ACT_SECONDS, DemoFleet
 from decision.random_fleet import RandomFleet, all_shown
 from scaler_sandbox.keda.rules import Effect
 
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.decision.reasons import DecisionReason
+from scaler.idleness.reasons import UnknownReason
 
 RECORDED = Path(__file__).with_name("recorded_week.json")
 NAMES = "2026", "47", "demo"

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from switched_kinds import inference_service, notebook
 
 from scaler.decision.decision import Active, Inactive, decide
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.switches import (
     DEPLOYMENT_MODE,
     LAST_ACTIVITY,
@@ -22,7 +23,6 @@ from scaler.decision.switches import (
     switch_of,
 )
 from scaler.decision.workloads import SUSPENDED_ANNOTATION
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import JobRef
 from scaler.kube.objects.switched_kinds import SwitchedObject

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Inactive, decide
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import (
     ObservedTarget,
     ObservedWorkload,
@@ -16,7 +17,7 @@ from scaler.decision.target_state import (
     state_of_scale,
 )
 from scaler.idleness.pods import GpuPod, PodPhase
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.suspension.transitions import SuspensionStep, next_step
 

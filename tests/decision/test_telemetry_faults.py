@@ -60,7 +60,8 @@ from scripted_prometheus import (
 )
 
 from scaler.decision.decision import Active, Answer, Inactive
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.decision.reasons import DecisionReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource

@@ -10,8 +10,9 @@ from loops_builders import World, gang, pod
 from scripted_metrics import GPU_UTIL, Metrics, ScriptedSource, Series, gpu
 
 from scaler.decision.decision import Active, Answer
+from scaler.decision.reasons import DecisionReason
 from scaler.idleness.gpu import DEFAULT_SIGNALS, ENERGY
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.nodes import Node
 

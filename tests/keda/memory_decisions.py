@@ -8,8 +8,9 @@ from builders import NOON, decision, entry
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
+from scaler.decision.reasons import DecisionReason
 from scaler.idleness.policy import Overrides
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 
 BUSY = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")

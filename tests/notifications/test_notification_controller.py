@@ -14,9 +14,9 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.describe import timestamp
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.workloads import MARK_PREFIX, NotifyTargets
 from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.controller import NotificationController, Notifications

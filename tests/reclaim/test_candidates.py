@@ -11,10 +11,10 @@ from loops_builders import TICK, stamp
 from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 
 from scaler.decision.decision import Active, Decision
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.workloads import KEEP_UNTIL
 from scaler.errors import SourceError
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
 from scaler.reclaim.candidates import (

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.idleness.policy import Overrides, PerPeriod, Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.budgets.budget import budget_check

@@ -28,9 +28,9 @@ from views_builders import QuotaCluster, reasons
 from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.errors import QueryError
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload

@@ -16,8 +16,8 @@ from suspension.replica import Replica, replica
 from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.reporting.http import HttpServer

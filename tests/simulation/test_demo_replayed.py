@@ -14,10 +14,10 @@ from simulation_builders import decided_at_every_tick
 
 from scaler.decision.decision import Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.sampling import Sampler
 from scaler.decision.target_state import Phase
 from scaler.idleness.gpu import Signal
-from scaler.idleness.reasons import DecisionReason
 from scaler.samples.source import SignalReading
 from scaler.simulation.outcome import SimulatedSuspension
 from scaler.simulation.recordings.recording import Recording

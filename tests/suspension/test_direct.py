@@ -13,11 +13,11 @@ from virtual_clock import VirtualClock
 from scaler.app.scaling_objects import ScalingObjects
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD

@@ -12,8 +12,8 @@ from suspension.replica import Replica
 
 from scaler.decision.decision import Active
 from scaler.decision.decision_cache import Key
+from scaler.decision.reasons import DecisionReason
 from scaler.errors import KubeError
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.resources import CONFIG_MAP, SCALED_OBJECT
 from scaler.suspension import keep_record

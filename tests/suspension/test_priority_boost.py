@@ -19,9 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Decision, decide
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.idleness.policy import EnforcementMode, Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, Verdict
 from scaler.suspension.priority_boost import (
     PATIENCE,

@@ -24,10 +24,10 @@ from suspension.replica import Replica, replica
 
 from scaler.decision.cluster_state import ClusterState, workload_indexes
 from scaler.decision.decision import Active, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase, state_of
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import Idle
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD

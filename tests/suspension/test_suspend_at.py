@@ -27,11 +27,11 @@ from suspension.replica import TARGET, Replica
 from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
 from scaler.decision.decision import Decision, Inactive, decide
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import SUSPEND_AT
 from scaler.errors import KubeError
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.resources import POD

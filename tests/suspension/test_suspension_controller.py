@@ -11,10 +11,10 @@ from suspension.replica import TARGET, Replica, replica
 from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.leader_api import NOT_LEADING, LeaderApi

@@ -30,8 +30,8 @@ from builders import (
 )
 
 from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import ObservedWorkload, state_of
-from scaler.idleness.reasons import DecisionReason
 from scaler.idleness.verdict import WorkloadVerdict
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.suspension.status import desired_status, is_worth_writing, status_digest

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from scaler.decision.candidate import CandidateState
+from scaler.decision.reasons import CandidateState
 from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, KEEP_FOR
 from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD
 from scaler_sandbox.job_manifests import scaling

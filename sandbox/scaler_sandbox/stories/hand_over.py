@@ -12,9 +12,9 @@ from typing import ClassVar
 
 import yaml
 
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import WAKE_ANNOTATION
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.objects.resources import RAY_CLUSTER, SCALABLE_WORKLOAD, Resource
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.stories.facts import ActOutcome, Gang

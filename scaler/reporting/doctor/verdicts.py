@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from scaler.decision.reasons import REASONS, DecisionReason
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History, PodKey
 from scaler.idleness.pods import GpuPod, expected, judge
 from scaler.idleness.policy import Policy, Trust
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.nodes import Node, offers_shared
 from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, some
@@ -31,54 +32,13 @@ Samples = Sequence[tuple[float, float]]
 IdentifiedSeries = tuple[GpuSeries, Samples, Unit]
 
 _ENDED = "ContainerEnded"
-_DO: Mapping[str, str] = {
-    UnknownReason.NO_SAMPLES: "see whether its exporter is scraped, and names pods",
-    UnknownReason.STALE_SAMPLES: "see whether the exporter of its Node is scraped, and how late samples come",
-    UnknownReason.LOW_COVERAGE: "compare trust.collectionInterval with how often samples come",
-    UnknownReason.SAMPLE_GAP: "see why its exporter, or the scrape, stopped for a while",
-    UnknownReason.FROZEN_EXPORTER: "restart the exporter, or DCGM's host engine, on its Node",
-    UnknownReason.SIGNALS_DISAGREE: "if it stays, restart the exporter, or DCGM's host engine, on its Node",
-    UnknownReason.MISSING_GPUS: "restart the exporter of its Node, which does not show all of its GPUs",
-    UnknownReason.UNEXPECTED_GPUS: "name this cluster in prometheus.matchers, if the source has several; set NODE_NAME "
-    "from spec.nodeName on an exporter that names its own pod as host",
-    UnknownReason.SHARED_GPU: "use MIG, or whole GPUs, for what is to be suspended",
-    UnknownReason.NO_GPU_PODS: "add the resource to gpuResources of the settings, if it is a GPU; exclude the workload "
-    "if it is a claim or an init container's",
-    UnknownReason.SOURCE_UNAVAILABLE: "see whether the metrics source answers, and answers in whole",
-    UnknownReason.CLOCK_SKEW: "correct the clocks, by NTP",
-    UnknownReason.STALE_CLUSTER_VIEW: "see the scaler's log, and its permissions to list and watch",
-    UnknownReason.TARGET_NOT_FOUND: "correct scaleTargetRef, or let the scaler read its scale (targets of the chart)",
-    UnknownReason.WORKLOAD_MISSING: "correct jobRef, or delete its ScalableWorkload",
-    UnknownReason.UNSUPPORTED_WORKLOAD: "scale what owns its pods",
-    UnknownReason.REMOTE_VERDICT_MISSING: "see whether the worker is connected, and what doctor says there",
-    UnknownReason.INVALID_POLICY: "correct what it names",
-    DecisionReason.PODS_NOT_RUNNING: "see kubectl describe pod; until they run their GPUs are held, and unused",
-    DecisionReason.SET_BACK: "let that client leave replicas alone, or exclude the workload (idlegpu.io/exclude)",
+_ADVICE: Mapping[str, str] = {
+    **{reason: row.advice for reason, row in DOUBTS.items() if row.advice},
+    **{reason: row.advice for reason, row in REASONS.items() if row.advice},
     _ENDED: "delete the pod, or make what still runs in it a sidecar (an init container with restartPolicy: Always), "
     "which ends with it",
 }
-"""What helps. Reasons that pass by themselves, or are findings of their own, have none."""
-_NEVER_FAILS = frozenset(
-    {
-        *(DecisionReason.PODS_NOT_RUNNING, DecisionReason.SET_BACK, _ENDED),
-        *(UnknownReason.LOW_COVERAGE, UnknownReason.SAMPLE_GAP),
-    }
-)
-"""What owners mend, and what ends once the window is full."""
-_JUDGED = frozenset(
-    {
-        UnknownReason.FROZEN_EXPORTER,
-        UnknownReason.SIGNALS_DISAGREE,
-        UnknownReason.MISSING_GPUS,
-        UnknownReason.UNEXPECTED_GPUS,
-        UnknownReason.SHARED_GPU,
-    }
-)
-"""What is found in single pods only."""
-_OF_TIME = frozenset(
-    {UnknownReason.NO_SAMPLES, UnknownReason.STALE_SAMPLES, UnknownReason.LOW_COVERAGE, UnknownReason.SAMPLE_GAP}
-)
-"""What pods lack. Mostly the whole source does, which is said of its signals."""
+"""What helps, by reason."""
 
 
 class Doubted(NamedTuple):
@@ -92,13 +52,18 @@ def by_reason(topic: Topic, doubted: Iterable[Doubted], *, of: int = 0) -> Itera
     """A finding for each reason that has advice. `of`: how many should be judged; 0 where that is not known."""
     found: dict[str, list[Doubted]] = defaultdict(list)
     for each in sorted(doubted, key=lambda each: each.where):
-        if each.reason in _DO:
+        if each.reason in _ADVICE:
             found[each.reason].append(each)
     for reason, several in found.items():
         number, first = len(several), several[0]
         what = first.message if number == 1 else f"{number}{f' of {of}' if of else ''}; the first: {first.message}"
-        severity = Severity.FAIL if 1 < number == of and reason not in _NEVER_FAILS else Severity.WARN
-        yield Subject(topic, some(each.where for each in several)).finding(severity, reason, what, _DO[reason])
+        severity = Severity.FAIL if 1 < number == of and _may_fail(reason) else Severity.WARN
+        yield Subject(topic, some(each.where for each in several)).finding(severity, reason, what, _ADVICE[reason])
+
+
+def _may_fail(reason: str) -> bool:
+    """Not what owners mend, nor what ends once the window is full."""
+    return reason in DOUBTS and not DOUBTS[reason].ends_with_window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,18 +157,18 @@ class Judgement:
 
     def findings(self, *, of_time: bool) -> Iterator[Finding]:
         """`of_time`: also what pods lack, where the source shows more than the present and nothing else is wrong."""
-        about, doubted = Subject(Topic.METRICS), [*self._doubted(_JUDGED | _OF_TIME if of_time else _JUDGED)]
+        about, doubted = Subject(Topic.METRICS), [*self._doubted({About.GPU, About.TIME} if of_time else {About.GPU})]
         yield from by_reason(Topic.METRICS, doubted, of=len(self.gpus.running))
         if (nodes := self.gpus.shared_nodes) and not any(x.reason == UnknownReason.SHARED_GPU for x in doubted):
             what = (
                 f"nodes offer their GPUs more than once ({some(nodes)}): what is quiet there is never suspended, even "
             )
             what += "alone on a GPU, because a pod's own series can be 0 while it works"
-            yield about.warn(UnknownReason.SHARED_GPU, what, _DO[UnknownReason.SHARED_GPU])
+            yield about.warn(UnknownReason.SHARED_GPU, what, _ADVICE[UnknownReason.SHARED_GPU])
         yield from self._of_lone_witnesses(about)
         yield from self._of_other_clusters(about)
 
-    def _doubted(self, wanted: Set[UnknownReason]) -> Iterator[Doubted]:
+    def _doubted(self, wanted: Set[About]) -> Iterator[Doubted]:
         """Each pod once for each reason; those that are younger than the window not for what needs time."""
         policy = replace(self.policy, idle_after=min(self.policy.window, SPAN), idle_after_under_pressure=None)
         begin = self.now - policy.window - 2 * self.trust.interval
@@ -212,7 +177,8 @@ class Judgement:
             if not pod.gpus and pod.cause and self.history.devices_of(*key):
                 yield Doubted(UnknownReason.NO_GPU_PODS, name, f"GPUs report for it, and it {pod.cause}")
             for reason, message in self._doubts_of(pod, policy).items() if pod.gpus else ():
-                if reason in wanted and not (is_young and reason in _OF_TIME):
+                about = DOUBTS[reason].about
+                if about in wanted and not (is_young and about is About.TIME):
                     yield Doubted(reason, name, message)
 
     def _doubts_of(self, pod: GpuPod, policy: Policy) -> dict[UnknownReason, str]:

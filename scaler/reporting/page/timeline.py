@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from math import sqrt
 
-from scaler.decision.candidate import CandidateState, HistoryLine
+from scaler.decision.candidate import HistoryLine
+from scaler.decision.reasons import CandidateState
 from scaler.reporting.page.axes import TimeAxis
 from scaler.reporting.page.signal_history import SignalBin, SignalTrack
 

@@ -12,12 +12,12 @@ from datetime import datetime
 from math import inf
 
 from scaler.clock import Turns
-from scaler.decision.candidate import CandidateState, candidate_state
+from scaler.decision.candidate import candidate_state
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import prevailing
+from scaler.decision.reasons import CandidateState, row_of
 from scaler.errors import QueryError
-from scaler.idleness.reasons import DecisionReason
 
 FINISHED = "Finished"
 """In place of a state."""
@@ -29,15 +29,6 @@ CANDIDATES = "Candidates"
 
 _QUIET = frozenset({CandidateState.IDLE, CandidateState.WARNED, CandidateState.GRANTED, CandidateState.SUSPENDING})
 _IF_QUIET = frozenset({CandidateState.KEPT, CandidateState.EXCLUDED, CandidateState.OBSERVING})
-_PROSPECTS: Mapping[str, str] = {
-    DecisionReason.IDLE_NOT_NEEDED: "when a gang needs it",
-    DecisionReason.PRIORITY_LOWERED: "when Kueue preempts it",
-    DecisionReason.OBSERVE_ONLY: "not in mode Observe",
-    DecisionReason.EXCLUDED: "not while excluded",
-    DecisionReason.KEPT: "not while kept",
-    DecisionReason.SET_BACK: "not while left alone",
-    DecisionReason.GPUS_IDLE: "now",
-}
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 PER_PAGE = 50
 
@@ -80,7 +71,7 @@ class WorkloadLine:
         """What would suspend it, where no time is foreseeable."""
         if self.state == CandidateState.GRANTED:
             return "by its plan"
-        return _PROSPECTS.get(self.reason, "") if self.idle_since is not None else ""
+        return row_of(self.reason).prospect if self.idle_since is not None else ""
 
 
 def line_of(key: Key, entry: EvaluatedScaledObject) -> WorkloadLine:

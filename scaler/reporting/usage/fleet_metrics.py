@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from scaler.decision.describe import answer_word, verdict_word
-from scaler.idleness.reasons import DecisionReason
+from scaler.decision.reasons import FOUND_IDLE
 from scaler.idleness.verdict import Busy, Idle, Unknown
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
@@ -20,8 +20,6 @@ from scaler.reporting.usage.gpu_states import IDLE, GpuState, GpuStatus, NodeTru
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetUsage
 from scaler.reporting.usage.prices import Prices
 
-IDLE_REASONS = frozenset({DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED})
-"""Reasons of suspensions that rest on a verdict, and not on a replica count that a user has set."""
 _VERDICTS = (*(each.__name__ for each in (Idle, Busy, Unknown)), "")
 _Rows = defaultdict[tuple[str, ...], float]
 
@@ -165,7 +163,7 @@ class FleetMetrics:
         labels = self._namespaces.of(namespace), reason
         self._metrics.suspensions_total.labels(*labels).inc()
         self._metrics.reclaimed_gpus_total.labels(*labels).inc(gpus)
-        self._metrics.idle_suspensions_total.inc(reason in IDLE_REASONS)
+        self._metrics.idle_suspensions_total.inc(reason in FOUND_IDLE)
         if idle_for is not None:
             self._metrics.idle_to_suspended_seconds.labels(reason).observe(idle_for.total_seconds())
 
@@ -178,7 +176,7 @@ class FleetMetrics:
         if after is None:
             return
         self._metrics.suspended_to_resumed_seconds.observe(after.total_seconds())
-        if reason in IDLE_REASONS and after <= self._limits.regret_within:
+        if reason in FOUND_IDLE and after <= self._limits.regret_within:
             self._metrics.regrets_total.labels(namespace, reason).inc()
             self._metrics.regretted_suspensions_total.inc()
 

@@ -27,9 +27,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from scaler.decision.decision import Decision
+from scaler.decision.reasons import DecisionReason, row_of
 from scaler.decision.target_state import Phase
 from scaler.idleness.pods import GpuPod, PodPhase
-from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
+from scaler.idleness.reasons import DOUBTS, UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
 
 
@@ -46,11 +47,16 @@ class GpuState(StrEnum):
 IDLE = frozenset({GpuState.IDLE, GpuState.HELD_IDLE})
 """States of GPUs that cost money and do no work."""
 
-_ONLY_TIME = frozenset(
-    {DecisionReason.GPUS_IDLE, DecisionReason.RECLAIMED, DecisionReason.IDLE_NOT_LONG_ENOUGH, DecisionReason.WARMING_UP}
-)
-_NOTHING_YET = frozenset({UnknownReason.LOW_COVERAGE, UnknownReason.SAMPLE_GAP})
-_SILENT = frozenset({UnknownReason.NO_SAMPLES, UnknownReason.MISSING_GPUS})
+
+class NotScaledReason(StrEnum):
+    """What keeps an idle GPU where no answer to KEDA says so."""
+
+    PLAN = "HeldForPlan"
+    """Its plan waits until all of its workloads are asked to be at 0."""
+    PAUSE = "PausedInKEDA"
+    """Its ScaledObject is paused: whatever the answer is, KEDA does not scale it."""
+    NO_SCALED_OBJECT = "NoScaledObject"
+    """No ScaledObject scales it."""
 
 
 class GpuStatus(NamedTuple):
@@ -72,7 +78,8 @@ def idle_status(decision: Decision, *, is_paused: bool = False) -> GpuStatus:
         return doubted(doubt)
     if decision.target.phase is Phase.HELD:
         return GpuStatus(GpuState.HELD_IDLE, NotScaledReason.PLAN)
-    if answer.reason not in _ONLY_TIME:
+    row = row_of(answer.reason)
+    if not (row.found_idle or row.tells_time):
         return GpuStatus(GpuState.HELD_IDLE, answer.reason)
     return (
         GpuStatus(GpuState.HELD_IDLE, NotScaledReason.PAUSE) if is_paused else GpuStatus(GpuState.IDLE, answer.reason)
@@ -123,9 +130,9 @@ def _state(gpu: GpuEvidence, when_idle: GpuStatus, age: timedelta, startup: Star
     match gpu.verdict:
         case Busy():
             return GpuStatus(GpuState.BUSY)
-        case Unknown(reason=reason) if reason in _SILENT and not gpu.windows:
+        case Unknown(reason=reason) if DOUBTS[reason].is_silent and not gpu.windows:
             return _silent(reason, age, startup)
-        case Unknown(reason=reason) if reason in _NOTHING_YET and age < startup.ripe:
+        case Unknown(reason=reason) if DOUBTS[reason].ends_with_window and age < startup.ripe:
             return GpuStatus(GpuState.STARTING, DecisionReason.IDLE_NOT_LONG_ENOUGH)
         case Unknown(reason=UnknownReason.SHARED_GPU) if age < startup.shown:
             return GpuStatus(GpuState.STARTING)  # the last samples of the pod that had it before

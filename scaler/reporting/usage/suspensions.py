@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Inactive
+from scaler.decision.reasons import FOUND_IDLE, SuspensionEventReason
 from scaler.decision.workloads import SuspendedAnnotation, suspended_annotation
-from scaler.idleness.reasons import SuspensionEventReason
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -33,10 +33,10 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.active_plans import entry_of
 from scaler.reclaim.transitions import LedgerEntry, LedgerStage
 from scaler.reporting.pending_workloads import QueueNames, is_admitted, requested_gpus
-from scaler.reporting.usage.fleet_metrics import IDLE_REASONS, FleetMetrics, QuotaTransfer
+from scaler.reporting.usage.fleet_metrics import FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
 
-_REASONS = {str(each): str(each) for each in (*IDLE_REASONS, SuspensionEventReason.SCALED_TO_ZERO)}
+_REASONS = {str(each): str(each) for each in (*FOUND_IDLE, SuspensionEventReason.SCALED_TO_ZERO)}
 """Our own. An annotation with any other one, which other writers may set, must not become a label."""
 
 
@@ -116,7 +116,7 @@ def _was_suspended(scalable: ScalableWorkload) -> bool:
 
 
 def _idle_for(note: SuspendedAnnotation, at: datetime) -> timedelta | None:
-    if note.idle_since is None or note.reason not in IDLE_REASONS:
+    if note.idle_since is None or note.reason not in FOUND_IDLE:
         return None
     return max(timedelta(0), at - note.idle_since)
 
@@ -183,7 +183,7 @@ class ScaledDown:
 def _seen(workload: TargetUsage, before: _Running | None) -> _Running:
     """One that runs. Where its GPUs are not known for a moment, they are those of before."""
     answer = workload.decision.answer
-    is_idle = isinstance(answer, Inactive) and answer.reason in IDLE_REASONS
+    is_idle = isinstance(answer, Inactive) and answer.reason in FOUND_IDLE
     gpus = sum(workload.states.values())
     return _Running(
         gpus=gpus or (before.gpus if before is not None else 0),

@@ -19,12 +19,13 @@ from page_builders import PageSite, line
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.target_state import Grant, Phase, Seeks
 from scaler.errors import QueryError
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
-from scaler.idleness.reasons import DecisionReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import WorkloadVerdict
 from scaler.kube.objects.keda import ScaleTargetRef

@@ -17,7 +17,7 @@ from reporting.report.report_builders import ScriptedReports
 from views_builders import QuotaCluster
 
 from scaler.decision.decision import Active
-from scaler.idleness.reasons import DecisionReason
+from scaler.decision.reasons import DecisionReason
 from scaler.reporting.page.access import PageAccess
 
 PATHS = (

@@ -14,7 +14,7 @@ from builders import at
 from page_builders import NOT_NEEDED, QUIET, PageSite, line
 from reporting.page.test_page import site
 
-from scaler.decision.candidate import CandidateState
+from scaler.decision.reasons import CandidateState
 from scaler.reporting.page.fleet_chart import STACK
 from scaler.reporting.page.rendering import state_class
 from scaler.reporting.page.workloads import STATES

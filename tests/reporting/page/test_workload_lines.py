@@ -9,10 +9,10 @@ from page_builders import KEPT, NOT_NEEDED, QUIET, SUSPENDED, WORKS
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.errors import QueryError
 from scaler.idleness.policy import Overrides, Policy
-from scaler.idleness.reasons import DecisionReason
 from scaler.reporting.page.workloads import (
     Filter,
     Paged,

@@ -23,15 +23,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Answer, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.idleness.pods import GpuPod, PodPhase
-from scaler.idleness.reasons import DecisionReason, NotScaledReason, UnknownReason
+from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Verdict
 from scaler.reporting.usage.gpu_states import (
     UNSCALED,
     GpuState,
     GpuStatus,
     NodeTrust,
+    NotScaledReason,
     StartupLimits,
     distrusted,
     doubt_of,

@@ -11,8 +11,8 @@ from builders import ACTIVE, IDLE, INACTIVE, NOON, WorkloadJson, a_target, at, d
 from loops_builders import MemoryCluster, scalable_workload, stamp
 
 from scaler.decision.decision import Answer, Inactive
+from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
-from scaler.idleness.reasons import DecisionReason
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
