@@ -130,7 +130,6 @@ class BenchWorker:
     problem: str = ""
     write_problem: str = ""
     is_settled: bool = True
-    is_writable: bool = True
     writes: int = 0
     size: int = 0
     """Bytes that were written."""

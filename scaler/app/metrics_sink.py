@@ -16,7 +16,7 @@ from scaler.decision.evaluation import EvaluationTick
 from scaler.errors import KubeError
 from scaler.kube.api_requests import ApiRequest
 from scaler.multikueue.hub.dispatch.controller import DispatchReport
-from scaler.multikueue.hub.dispatch.nomination import KeepNomination, RemoveClusters
+from scaler.multikueue.hub.dispatch.nomination import NominateCluster
 from scaler.multikueue.hub.dispatch.plan import WorkloadDispatch
 from scaler.multikueue.worker.offer_controller import OfferReport
 from scaler.reclaim.controller import ReclaimReport
@@ -118,7 +118,7 @@ class MetricsSink:
             {(name,): float(not each.silence) for name, each in report.workers.items()},
         )
         for each in report.nominated:
-            if not isinstance(each.step, KeepNomination | RemoveClusters):
+            if isinstance(each.step, NominateCluster):
                 metrics.nominations_total.labels(fit=str(each.step.cluster.answer.fit)).inc()
         self._count_not_admitted(report, plan.workloads)
 

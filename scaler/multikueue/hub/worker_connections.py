@@ -128,10 +128,6 @@ class WorkerConnection:
             return False
         return self.offer.read_since is not None or self.problem not in ("", *_NOTHING_TRIED)
 
-    @property
-    def is_writable(self) -> bool:
-        return not self.problem and not self.write_problem
-
     def want(self, workloads: Iterable[OfferedWorkload]) -> None:
         """Has the spec written, unless it is so already. What was wanted before is not wanted any more."""
         self.offer.wanted = tuple(workloads)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
 from scaler.multikueue.hub.dispatch.controller import nominated_message, step_message, worker_view
+from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, WorkloadDispatch
 from scaler.multikueue.hub.dispatch.ranking import RankedCluster
 from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, HubObjects
@@ -32,8 +33,9 @@ class DispatchReader:
         """Of every Workload that waits for a cluster, what each cluster answers."""
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
         waiting, standings = self.objects.waiting(), ClusterStandings.of(self.objects)
-        self.planner.memory.asked_since = {each.uid: _LONG_AGO for each in waiting}
-        plan = await self.planner.plan(waiting, standings, workers, {}, now)
+        memory = DispatchMemory(asked_since=dict.fromkeys((each.uid for each in waiting), _LONG_AGO))
+        moment = DispatchMoment.of(standings, workers, memory, now, patience=self.planner.patience)
+        plan = await self.planner.plan(waiting, moment, {})
         return {each.waiting.workload.metadata.key: waiting_view(each) for each in plan.workloads}
 
     def clusters(self, now: datetime) -> Json:
@@ -96,15 +98,15 @@ def waiting_view(found: WorkloadDispatch) -> Json:
 
 def _clusters(found: WorkloadDispatch) -> Iterator[Json]:
     """The candidates, best first, and then the clusters that cannot be nominated."""
+    since = found.state.since
     for each in found.ranking.all:
-        since = found.state.nominated_at.get(each.name)
         yield {
             "name": each.name,
             "answer": _answer(each),
             "why": each.words,
             "nominated": each.name in found.state.nominated,
-            "nominatedAt": stamp(since) if since is not None else None,
-            "reclaim": each.name == found.reclaims and each.name in found.state.nominated,
+            "nominatedAt": stamp(since) if since is not None and each.name == found.state.cluster else None,
+            "reclaim": each.name == found.reclaims,
         }
 
 

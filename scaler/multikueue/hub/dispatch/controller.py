@@ -4,7 +4,7 @@ Laws:
 
 * Read → plan (pure) → write. Nothing is decided on copies that are not complete, nor before each worker has been read
   since this replica leads, or has failed.
-* What a restart needs is in objects of the API: the nomination in the Workload's status, its times and who may reclaim
+* What a restart needs is in objects of the API: the nomination in the Workload's status, its time and who may reclaim
   in the ClusterOffers of the workers. A dispatcher that was stopped after any write goes on where the other was.
 * It waits for no worker: what their ClusterOffers are to say is handed to their connections, and what is confirmed is
   seen at a later tick.
@@ -31,16 +31,15 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.reflector import Absent, Disconnected, Reflecting
-from scaler.multikueue.hub.dispatch.moment import WorkerView
-from scaler.multikueue.hub.dispatch.nomination import (
-    AddCluster,
-    KeepNomination,
-    KeepReason,
-    MoveReclaim,
-    NominateCluster,
-    RemoveClusters,
+from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment, WorkerView
+from scaler.multikueue.hub.dispatch.nomination import KeepNomination, KeepReason, NominateCluster, WithdrawNomination
+from scaler.multikueue.hub.dispatch.plan import (
+    DispatchPlan,
+    DispatchPlanner,
+    JudgedWorkloads,
+    WorkloadDispatch,
+    memory_after,
 )
-from scaler.multikueue.hub.dispatch.plan import DispatchPlan, DispatchPlanner, JudgedWorkloads, WorkloadDispatch
 from scaler.multikueue.hub.dispatch.preflight import NOT_TRIED, Preflight, PreflightResult, preflight
 from scaler.multikueue.hub.dispatch.scores import PlacementScores
 from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, HubObjects, WaitingWorkload, waits_for_check
@@ -103,6 +102,7 @@ class Dispatcher:
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     last: DispatchReport | None = field(default=None, init=False)
     """The report of the last tick."""
+    _memory: DispatchMemory = field(default=DispatchMemory(), init=False)
     _preflight: Preflight = field(default=NOT_TRIED, init=False)
     _checked_at: datetime | None = field(default=None, init=False)
     _written: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
@@ -120,6 +120,7 @@ class Dispatcher:
 
     async def run(self) -> None:
         """Nominate until cancelled."""
+        self._memory = DispatchMemory()
         for each in self.connections.connections.values():
             each.read_anew()
         try:
@@ -141,10 +142,14 @@ class Dispatcher:
         waiting = [self._as_written(each) for each in self.objects.waiting()]
         self._forget_others({each.uid for each in waiting})
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
-        plan = await self.planner.plan(waiting, standings, workers, self.judged(), now)
+        moment = DispatchMoment.of(standings, workers, self._memory, now, patience=self.planner.patience)
+        plan = await self.planner.plan(waiting, moment, self.judged())
         await self._check(plan, now)
         self._hand_over(plan)
-        nominated = await self._nominate(plan, workers) if self._preflight.is_passed else ()
+        nominated = await self._nominate(plan) if self._preflight.is_passed else ()
+        known = [each for each in plan.workloads if each.nominated == each.state.nominated]
+        done = [*nominated, *known] if self._preflight.is_passed else []
+        self._memory = memory_after(self._memory, plan, done)
         self._tell(plan)
         await self._publish_scores(standings, now)
         return DispatchReport(at=now, preflight=self._preflight, plan=plan, workers=workers, nominated=tuple(nominated))
@@ -207,21 +212,21 @@ class Dispatcher:
 
     # ------------------------------------------------------------------------------------------------------- nominating
 
-    async def _nominate(self, plan: DispatchPlan, workers: Mapping[str, WorkerView]) -> Sequence[WorkloadDispatch]:
-        """Those that were nominated. Raises: KubeError with the reason NotLeading."""
+    async def _nominate(self, plan: DispatchPlan) -> Sequence[WorkloadDispatch]:
+        """Those whose nomination was written. Raises: KubeError with the reason NotLeading."""
         turns = asyncio.Semaphore(_WRITES_AT_ONCE)
 
         async def one(found: WorkloadDispatch) -> bool:
             async with turns:
-                return await self._write(found, plan.at)
+                return await self._write(found)
 
-        due = [each for each in plan.workloads if each.is_due(workers)]
+        due = [each for each in plan.workloads if each.nominated != each.state.nominated]
         ended = await asyncio.gather(*map(one, due), return_exceptions=True)
         if failed := next((each for each in ended if isinstance(each, BaseException)), None):
             raise failed
         return [each for each, is_done in zip(due, ended, strict=True) if is_done]
 
-    async def _write(self, found: WorkloadDispatch, now: datetime) -> bool:
+    async def _write(self, found: WorkloadDispatch) -> bool:
         """Whether it was written; what was not is planned again."""
         metadata = found.waiting.workload.metadata
         guard = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
@@ -235,19 +240,8 @@ class Dispatcher:
             tell("nomination not written; retried", workload="/".join(metadata.key), error=str(error))
             return False
         self._written[metadata.uid] = metadata.resource_version, found.nominated
-        self._remember(found, now)
         self._nominated_event(found)
         return True
-
-    def _remember(self, found: WorkloadDispatch, now: datetime) -> None:
-        """When it was nominated, until the worker's ClusterOffer says it."""
-        if isinstance(found.step, RemoveClusters):
-            self.planner.memory.removed_at[found.waiting.uid] = now
-        if isinstance(found.step, KeepNomination | RemoveClusters) or not found.state.is_active:
-            return
-        name = found.step.cluster.name
-        if found.times.get(name, now) >= now or isinstance(found.step, AddCluster | MoveReclaim):
-            self.planner.memory.nominated_at[found.waiting.uid, name] = now
 
     # ----------------------------------------------------------------------------------------------------- what is told
 
@@ -282,9 +276,7 @@ def worker_view(connection: WorkerConnection, now: datetime) -> WorkerView:
     status = offer.status()
     return WorkerView(
         problem=problem,
-        is_writable=connection.is_writable,
-        entries={each.uid: each for each in offer.entries},
-        is_certain=not offer.is_in_doubt,
+        nominated_at={each.uid: each.nominated_at for each in offer.entries if each.nominated_at is not None},
         may_reclaim=offer.may_reclaim(),
         was_read=offer.read_since is not None,
         answers=offer.answers(),
@@ -309,8 +301,7 @@ def _without_reclaim(spec: Iterable[OfferedWorkload]) -> list[OfferedWorkload]:
 
 def _tells_little(found: WorkloadDispatch) -> tuple[bool, bool]:
     """First those that another dispatcher has nominated, then those without a nomination."""
-    is_ours = any(name in found.state.nominated_at for name in found.state.nominated)
-    return not found.state.nominated or is_ours, bool(found.state.nominated)
+    return not found.state.nominated or found.state.since is not None, bool(found.state.nominated)
 
 
 def _trouble(found: WorkloadDispatch, checked: Preflight) -> tuple[str, str]:
@@ -329,15 +320,12 @@ def nominated_message(found: WorkloadDispatch) -> str:
 def step_message(found: WorkloadDispatch) -> str:
     """What is done, or why nothing is."""
     match found.step:
-        case NominateCluster(with_reclaim=True):
-            return f"nominated {found.step.cluster.name}, which may suspend idle workloads for it"
-        case NominateCluster():
-            return f"nominated {found.step.cluster.name}, so that Kueue releases the quota of this inactive Workload"
-        case AddCluster():
-            return f"nominated {found.step.cluster.name}, too, as {', '.join(found.state.nominated)} did not admit it"
-        case MoveReclaim():
-            return f"nominated {found.step.cluster.name} in place of {found.step.source}"
-        case RemoveClusters():
-            return f"nominated {', '.join(sorted(found.step.names))} no longer: it never fits there"
+        case NominateCluster(cluster=cluster) if not found.state.is_active:
+            return f"nominated {cluster.name}, so that Kueue releases the quota of this inactive Workload"
+        case NominateCluster(cluster=cluster):
+            before = f" in place of {found.state.cluster}" if found.state.cluster not in ("", cluster.name) else ""
+            return f"nominated {cluster.name}{before}, which may suspend idle workloads for it"
+        case WithdrawNomination():
+            return f"nominated {found.state.cluster} no longer: it never fits there"
         case KeepNomination():
             return found.step.message

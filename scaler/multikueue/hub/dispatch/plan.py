@@ -5,23 +5,21 @@ For each Workload in its turn: the next step of its nomination. For each worker:
 | of an entry   | which Workloads have it, on which worker                                                          |
 |---------------|---------------------------------------------------------------------------------------------------|
 | `request`     | those that are asked about, on every candidate, and where the answer is `Never`, which may change |
-| `nominatedAt` | on every worker that it is nominated for, or going to be                                          |
-| `reclaim`     | on the first of these, while no other worker has it or may have it                                |
+| `nominatedAt` | on the worker that it is nominated for                                                            |
+| `reclaim`     | on the same, while no other worker has it or may have it                                          |
 | `policy`      | dispatched ones that are judged (`judged`)                                                        |
 
 Laws:
 
 * Asked about are at most so many at a time: those that are not nominated, or not where they can go, before all others.
   The others, and those that fit nowhere, take turns: however many cannot start, those behind them are asked about.
-* Of a first nomination `reclaim` is written before it, and the nomination follows once that is confirmed. A change of
-  one is written to the hub first, upon which Kueue deletes the copy on the worker that loses it; then `reclaim` is
-  taken there, and only once that is confirmed given to the other.
-* A worker without ClusterOffers, or on which they cannot be written, is nominated without `reclaim`.
+* ClusterOffers follow the nomination that is written: a cluster that is nominated no longer loses `reclaim`, and only
+  once that is confirmed the next one has it.
 * Of an inactive Workload workers hold nothing: no copy of it starts.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -30,9 +28,8 @@ from msgspec.structs import replace as with_fields
 from scaler.clock import Turns
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferRequest
-from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment, WorkerView
+from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment, GivenRooms
 from scaler.multikueue.hub.dispatch.nomination import (
-    AddCluster,
     KeepNomination,
     KeepReason,
     NominateCluster,
@@ -41,10 +38,9 @@ from scaler.multikueue.hub.dispatch.nomination import (
     may_reclaim,
     next_step,
     nominated_after,
-    reclaims_at,
 )
-from scaler.multikueue.hub.dispatch.ranking import GIVES_ROOM, Ranking
-from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, WaitingWorkload
+from scaler.multikueue.hub.dispatch.ranking import GIVES_ROOM, GivenRoom, Ranking
+from scaler.multikueue.hub.dispatch.waiting import WaitingWorkload
 
 JudgedWorkloads = Mapping[str, Sequence[OfferedWorkload]]
 """By worker: dispatched Workloads with the `policy` that they are judged by."""
@@ -52,6 +48,8 @@ NOMINATING = "Nominating"
 T = TypeVar("T")
 _WORKLOADS_PER_TURN = 32
 """About a millisecond."""
+_REMEMBERED = timedelta(minutes=10)
+"""How long it is remembered that room was given: longer than any status lives."""
 OfferSpecs = Mapping[str, tuple[OfferedWorkload, ...]]
 """By worker, what its ClusterOffer is to say."""
 
@@ -64,12 +62,10 @@ class WorkloadDispatch:
     state: NominationState
     ranking: Ranking
     step: NominationStep
-    times: Mapping[str, datetime]
-    """When it was, or is now, nominated, by cluster."""
-    reclaims: str
-    """The cluster that is to have `reclaim`; empty for none."""
-    holders: frozenset[str]
-    """Those that have it, or may have it."""
+    reclaims: str = ""
+    """The cluster that has `reclaim` now, or is about to; empty for none."""
+    gives: GivenRoom | None = None
+    """The room that the step takes, if that is known."""
 
     @property
     def nominated(self) -> tuple[str, ...]:
@@ -83,27 +79,14 @@ class WorkloadDispatch:
 
     @property
     def not_admitted_by(self) -> str:
-        """The cluster that has `reclaim`, answers that there is room, and did not admit it within the patience; or "".
+        """The cluster that it is nominated for, answers that there is room, and did not admit it in its time; or "".
 
         Room that another Workload was given since is none.
         """
-        is_over = isinstance(self.step, AddCluster) or self.reason == KeepReason.ALL_NOMINATED
-        first = self.ranking.candidate(self.state.nominated[0]) if is_over else None
-        has_room = first is not None and first.answer.fit in GIVES_ROOM and not first.answer.is_given_away
-        return first.name if first is not None and has_room else ""
-
-    def is_due(self, workers: Mapping[str, WorkerView]) -> bool:
-        """Whether the nomination is to be written now."""
-        if isinstance(self.step, KeepNomination) or self.nominated == self.state.nominated:
-            return False
-        if not isinstance(self.step, NominateCluster) or not self.reclaims:
-            return True
-        worker = workers.get(self.reclaims)
-        if worker is None or not worker.is_writable:
-            return True
-        entry = worker.entries.get(self.waiting.uid)
-        is_given = worker.is_certain and entry is not None and entry.reclaim
-        return is_given and may_reclaim(self.reclaims, self.holders)
+        is_over = isinstance(self.step, NominateCluster) or self.reason == KeepReason.NO_OTHER
+        present = self.ranking.candidate(self.state.cluster) if is_over and self.state.since is not None else None
+        has_room = present is not None and present.answer.fit in GIVES_ROOM and not present.answer.is_given_away
+        return self.state.cluster if has_room else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,60 +103,45 @@ class DispatchPlanner:
     patience: timedelta
     requests: int
     gpus: GpuResources
-    memory: DispatchMemory = field(default_factory=DispatchMemory)
     _requests: dict[str, OfferRequest] = field(default_factory=dict, init=False)
     """Of those asked about, by uid. A Workload's pods do not change while it has quota."""
 
     async def plan(
-        self,
-        waiting: Sequence[WaitingWorkload],
-        standings: ClusterStandings,
-        workers: Mapping[str, WorkerView],
-        judged: JudgedWorkloads,
-        now: datetime,
+        self, waiting: Sequence[WaitingWorkload], moment: DispatchMoment, judged: JudgedWorkloads
     ) -> DispatchPlan:
-        moment = DispatchMoment(
-            standings=standings, workers=workers, memory=self.memory, now=now, patience=self.patience
-        )
-        states = [(each, moment.state(each)) async for each in _in_turns(waiting)]
-        asked = await self._asked(states, moment)
-        self.memory.keep({each.uid for each in waiting}, asked, now)
-        moment.note_given({each.uid: each for each in waiting}, self._gpus)
-        found = [
-            self._dispatch(each, replace(state, is_asked=each.uid in asked), moment)
-            async for each, state in _in_turns(states)
-        ]
-        return DispatchPlan(at=now, workloads=tuple(found), specs=await self._specs(found, workers, judged))
+        asked = await self._asked(waiting, moment)
+        given, found = moment.memory.given, []
+        async for each in _in_turns(waiting):
+            found.append(self._dispatch(each, moment, given, is_asked=each.uid in asked))
+            given = _with_room_of(found[-1], given)
+        return DispatchPlan(at=moment.now, workloads=tuple(found), specs=await self._specs(found, moment, judged))
 
-    async def _asked(
-        self, states: Iterable[tuple[WaitingWorkload, NominationState]], moment: DispatchMoment
-    ) -> set[str]:
+    async def _asked(self, waiting: Iterable[WaitingWorkload], moment: DispatchMoment) -> set[str]:
         """Uids of the Workloads that are asked about: those that are not served first, and the others in turns."""
         in_need: list[str] = []
         others: list[str] = []
-        async for waiting, state in _in_turns(states):
-            if state.is_active and moment.ranking(waiting, is_asked=False).candidates:
-                takes_turns = waiting.uid in self.memory.fits_nowhere or moment.is_served(waiting, state)
-                (others if takes_turns else in_need).append(waiting.uid)
-        others.sort(key=lambda uid: self.memory.turn(uid, moment.now))
+        async for each in _in_turns(waiting):
+            state = moment.state(each)
+            if state.is_active and moment.standings.unanswered(each).candidates:
+                takes_turns = each.uid in moment.memory.fits_nowhere or moment.is_served(state, each)
+                (others if takes_turns else in_need).append(each.uid)
+        others.sort(key=lambda uid: moment.memory.turn(uid, moment.now))
         return {*[*in_need, *others][: self.requests]}
 
-    def _dispatch(self, waiting: WaitingWorkload, state: NominationState, moment: DispatchMoment) -> WorkloadDispatch:
-        ranking = moment.ranking(waiting, is_asked=state.is_asked)
+    def _dispatch(
+        self, waiting: WaitingWorkload, moment: DispatchMoment, given: GivenRooms, *, is_asked: bool
+    ) -> WorkloadDispatch:
+        state = moment.state(waiting, is_asked=is_asked)
+        ranking = moment.ranking(waiting, state, given)
         step = next_step(state, ranking, moment.now, patience=self.patience)
-        if state.is_asked:
-            fits_nowhere = bool(ranking.never) and not ranking.candidates
-            (self.memory.fits_nowhere.add if fits_nowhere else self.memory.fits_nowhere.discard)(waiting.uid)
-        if not isinstance(step, KeepNomination):
-            moment.give(waiting, step, self._gpus(waiting))
+        takes_room = isinstance(step, NominateCluster) and step.cluster.answer.fit in GIVES_ROOM
         return WorkloadDispatch(
             waiting=waiting,
             state=state,
             ranking=ranking,
             step=step,
-            times=moment.times(state, step),
-            reclaims=reclaims_at(step, state),
-            holders=frozenset(moment.holders(waiting, state)),
+            reclaims=state.cluster if state.since is not None else "",
+            gives=GivenRoom(uid=waiting.uid, gpus=self._gpus(waiting), at=moment.now) if takes_room else None,
         )
 
     def _gpus(self, waiting: WaitingWorkload) -> int:
@@ -182,36 +150,32 @@ class DispatchPlanner:
     # ------------------------------------------------------------------------------------------------------- the specs
 
     async def _specs(
-        self, found: Iterable[WorkloadDispatch], workers: Mapping[str, WorkerView], judged: JudgedWorkloads
+        self, found: Iterable[WorkloadDispatch], moment: DispatchMoment, judged: JudgedWorkloads
     ) -> OfferSpecs:
-        specs: dict[str, dict[tuple[str, str], OfferedWorkload]] = {name: {} for name in workers}
+        specs: dict[str, dict[tuple[str, str], OfferedWorkload]] = {name: {} for name in moment.workers}
         for name, entries in judged.items():
             for entry in entries:
                 specs.setdefault(name, {})[entry.key] = entry
         requests, self._requests = self._requests, {}
         async for each in _in_turns(found):
-            for name, entry in self._entries(each, requests).items():
+            for name, entry in self._entries(each, moment, requests).items():
                 judged_entry = specs.setdefault(name, {}).get(entry.key)
                 policy = judged_entry.policy if judged_entry is not None else None
                 specs[name][entry.key] = with_fields(entry, policy=policy) if policy is not None else entry
         return {name: tuple(each for _, each in sorted(spec.items())) for name, spec in specs.items()}
 
-    def _entries(self, found: WorkloadDispatch, known: Mapping[str, OfferRequest]) -> dict[str, OfferedWorkload]:
+    def _entries(
+        self, found: WorkloadDispatch, moment: DispatchMoment, known: Mapping[str, OfferRequest]
+    ) -> dict[str, OfferedWorkload]:
         """Its entry on each worker that has one."""
-        if not found.state.is_active:
-            return {}
         request, metadata = self._request(found, known), found.waiting.workload.metadata
-        names = dict.fromkeys(found.times)
-        if request is not None:
-            names |= dict.fromkeys(each.name for each in found.ranking.askable)
-        may = found.reclaims if may_reclaim(found.reclaims, found.holders) else ""
         plain = OfferedWorkload(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, request=request)
-        return {
-            name: with_fields(plain, reclaim=name == may, nominated_at=_seconds(found.times[name]))
-            if name in found.times
-            else plain
-            for name in names
-        }
+        entries = {each.name: plain for each in found.ranking.askable} if request is not None else {}
+        name, since = found.reclaims, found.state.since
+        if since is not None:
+            may = may_reclaim(name, moment.holders(found.waiting, found.state))
+            entries[name] = with_fields(plain, reclaim=may, nominated_at=_seconds(since))
+        return entries
 
     def _request(self, found: WorkloadDispatch, known: Mapping[str, OfferRequest]) -> OfferRequest | None:
         """None where it is not asked about."""
@@ -225,6 +189,39 @@ class DispatchPlanner:
             pod_sets=workload.spec.pod_sets,
         )
         return self._requests[uid]
+
+
+def _with_room_of(found: WorkloadDispatch, given: GivenRooms) -> GivenRooms:
+    """With the room that its step takes, which others do not get before the worker has looked again."""
+    if found.gives is None or not isinstance(found.step, NominateCluster):
+        return given
+    key = found.step.cluster.name, found.waiting.cluster_queue
+    others = (each for each in given.get(key, ()) if each.uid != found.gives.uid)
+    return {**given, key: (*others, found.gives)}
+
+
+def memory_after(memory: DispatchMemory, plan: DispatchPlan, done: Collection[WorkloadDispatch]) -> DispatchMemory:
+    """What is remembered once these steps of the plan are done; nothing of Workloads that wait no more."""
+    waiting = {each.waiting.uid for each in plan.workloads}
+    asked = {each.waiting.uid: each for each in plan.workloads if each.state.is_asked}
+    nowhere = {uid for uid, each in asked.items() if each.ranking.never and not each.ranking.candidates}
+    nominated_at = {uid: times for uid, times in memory.nominated_at.items() if uid in waiting}
+    recent = {
+        key: tuple(each for each in rooms if plan.at - each.at < _REMEMBERED) for key, rooms in memory.given.items()
+    }
+    given: GivenRooms = {key: rooms for key, rooms in recent.items() if rooms}
+    for each in done:
+        if isinstance(each.step, NominateCluster) and each.state.is_active:
+            uid = each.waiting.uid
+            nominated_at[uid] = {**nominated_at.get(uid, {}), each.step.cluster.name: plan.at}
+            given = _with_room_of(each, given)
+    return DispatchMemory(
+        asked_since={uid: memory.asked_since.get(uid, plan.at) for uid in asked},
+        last_asked={uid: at for uid, at in memory.last_asked.items() if uid in waiting} | dict.fromkeys(asked, plan.at),
+        nominated_at=nominated_at,
+        fits_nowhere=(memory.fits_nowhere & waiting) - asked.keys() | nowhere,
+        given=given,
+    )
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:

@@ -9,8 +9,10 @@
 | 5    | `Unknown` | its answer is missing or has expired                 |                                   |
 | –    | `Never`   | exceeds all of its quota: it is no candidate         |                                   |
 
-Last of all the order of the MultiKueueConfig decides. What remains free is compared before it everywhere: a gang goes
-where it leaves the smallest gap.
+Among those of a rank, clusters that the Workload was never nominated for come first, then the one for which that was
+longest ago: one that did not admit it does not get it back before the others had it. Last of all the order of the
+MultiKueueConfig decides; what remains free is compared before it everywhere, as a gang goes where it leaves the
+smallest gap.
 
 Room is given once: after nominations on it, an answer `Free` to another Workload of the same worker and ClusterQueue
 counts only while what remains free after it is enough for those, and an answer `Reclaim` only once the worker has
@@ -20,7 +22,8 @@ seconds for room is better than to go where there is none.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 from scaler.multikueue.cluster_offer import Fit
 from scaler.multikueue.hub.dispatch.candidates import ClusterObstacle, ClusterStanding
@@ -30,6 +33,7 @@ _RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
 GIVES_ROOM = frozenset({Fit.FREE, Fit.RECLAIM})
 _SETTLES = timedelta(seconds=3)
 """After a nomination, until the worker's planner may have seen the copy."""
+_NEVER = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,11 @@ class ClusterAnswer:
     """Whether it has been asked and is going to answer soon."""
     is_given_away: bool = False
     """Whether the same room was given to another Workload since."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it fits once suspensions and evictions have ended that are under way."""
+        return self.fit is Fit.RECLAIM and self.cost == 0
 
 
 NO_ANSWER = ClusterAnswer(message="it was not asked")
@@ -105,11 +114,16 @@ class Ranking:
         return (*self.candidates, *self.others)
 
 
-def rank(standings: Sequence[ClusterStanding], answers: Mapping[str, ClusterAnswer]) -> Ranking:
-    """The clusters in the order in which they are nominated. `answers` by name of the MultiKueueCluster."""
+def rank(
+    standings: Sequence[ClusterStanding],
+    answers: Mapping[str, ClusterAnswer],
+    nominated_at: Mapping[str, datetime] = MappingProxyType({}),
+) -> Ranking:
+    """The clusters in the order in which they are nominated; `answers`, and when they were last, by name."""
     clusters = [_ranked(each, answers.get(each.cluster, NO_ANSWER)) for each in standings]
+    candidates = (each for each in clusters if each.is_candidate)
     return Ranking(
-        candidates=tuple(sorted((each for each in clusters if each.is_candidate), key=_place)),
+        candidates=tuple(sorted(candidates, key=lambda each: _place(each, nominated_at.get(each.name, _NEVER)))),
         others=tuple(each for each in clusters if not each.is_candidate),
     )
 
@@ -121,16 +135,17 @@ def _ranked(standing: ClusterStanding, answer: ClusterAnswer) -> RankedCluster:
     return RankedCluster(standing=standing, answer=answer)
 
 
-_Place = tuple[int, bool, float, float, int]
+_Place = tuple[int, bool, datetime, float, float, int]
 
 
-def _place(ranked: RankedCluster) -> _Place:
+def _place(ranked: RankedCluster, nominated_at: datetime) -> _Place:
     """What is not known comes last among equals."""
     answer = ranked.answer
     cost = float("inf") if answer.cost is None else float(answer.cost)
     free = float("inf") if answer.free_after is None else float(answer.free_after)
     is_plan = answer.fit is Fit.RECLAIM
-    return _RANK[answer.fit], answer.is_given_away, cost if is_plan else 0.0, free, ranked.standing.order
+    rank, by_cost = _RANK[answer.fit], cost if is_plan else 0.0
+    return rank, answer.is_given_away, nominated_at, by_cost, free, ranked.standing.order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ from scaler.multikueue.hub.dispatch.candidates import (
     managed_cluster_name,
     standings,
 )
+from scaler.multikueue.hub.dispatch.ranking import Ranking, rank
 
 MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
 PLACEMENT_ANNOTATION = "idlegpu.io/placement"
@@ -158,6 +159,7 @@ class ClusterStandings:
     objects: HubObjects
     clusters: Mapping[str, HubCluster]
     _known: dict[_Question, tuple[ClusterStanding, ...]] = field(default_factory=dict)
+    _unanswered: dict[_Question, Ranking] = field(default_factory=dict)
 
     @classmethod
     def of(cls, objects: HubObjects) -> "ClusterStandings":
@@ -172,6 +174,13 @@ class ClusterStandings:
             named = config.spec.clusters if config is not None else None
             self._known[question] = standings(waiting.config, named, self.clusters, self._choice(waiting.placement))
         return self._known[question]
+
+    def unanswered(self, waiting: WaitingWorkload) -> Ranking:
+        """The clusters of a Workload about which they are not asked."""
+        question = waiting.config, waiting.placement
+        if question not in self._unanswered:
+            self._unanswered[question] = rank(self.of_workload(waiting), {})
+        return self._unanswered[question]
 
     def _choice(self, placement: str) -> PlacementChoice | None:
         if not placement:

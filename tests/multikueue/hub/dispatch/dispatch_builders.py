@@ -26,17 +26,18 @@ def answer(fit: str, **more: Any) -> ClusterAnswer:
     return ClusterAnswer(fit=Fit(fit), **more)
 
 
-def ranking(**answers: str | ClusterAnswer) -> Ranking:
-    """Of candidates in this order, with these answers."""
+def ranking(state: NominationState = NominationState(), /, **answers: str | ClusterAnswer) -> Ranking:  # noqa: B008
+    """Of candidates in this order, with these answers, for a Workload in that state."""
     standings = [ClusterStanding(cluster=name, order=order) for order, name in enumerate(answers)]
     given = {name: answer(each) if isinstance(each, str) else each for name, each in answers.items()}
-    return rank(standings, given)
+    return rank(standings, given, state.nominated_at)
 
 
 def nominated(*names: str, ago: timedelta = timedelta(0), **changes: Any) -> NominationState:
-    """A Workload that was nominated for these clusters, for the last of them so long before noon."""
+    """A Workload that was nominated for these clusters one after the other, for the last of them so long before noon,
+    for the others an hour before the next."""
     at = {name: NOON - ago - timedelta(hours=place) for place, name in enumerate(reversed(names))}
-    return NominationState(nominated=names, nominated_at=at, **changes)
+    return NominationState(nominated=names[-1:], nominated_at=at, **changes)
 
 
 def at(seconds: float) -> datetime:

@@ -1,8 +1,8 @@
 """Of one Workload: its table, and what holds however its clusters answer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -14,27 +14,24 @@ from multikueue.hub.dispatch.dispatch_builders import PATIENCE, answer, nominate
 
 from scaler.multikueue.cluster_offer import Fit
 from scaler.multikueue.hub.dispatch.nomination import (
-    AddCluster,
     KeepNomination,
-    MoveReclaim,
     NominateCluster,
     NominationState,
     NominationStep,
-    RemoveClusters,
+    WithdrawNomination,
     may_reclaim,
     next_step,
     nominated_after,
-    reclaims_at,
 )
-from scaler.multikueue.hub.dispatch.ranking import Ranking
 
 NEW = NominationState()
 AWAITED = answer("Unknown", is_awaited=True)
 GIVEN_AWAY = answer("Free", is_given_away=True)
+UNDER_WAY = answer("Reclaim", cost=0)
 
 
-def step(state: NominationState, found: Ranking) -> NominationStep:
-    return next_step(state, found, NOON, patience=PATIENCE)
+def step(state: NominationState, answers: Mapping[str, Any], now: datetime = NOON) -> NominationStep:
+    return next_step(state, ranking(state, **answers), now, patience=PATIENCE)
 
 
 def told(found: NominationStep) -> str:
@@ -42,13 +39,9 @@ def told(found: NominationStep) -> str:
         case KeepNomination():
             return f"keep {found.reason}"
         case NominateCluster():
-            return f"nominate {found.cluster.name}{'' if found.with_reclaim else ' without reclaim'}"
-        case AddCluster():
-            return f"add {found.cluster.name}"
-        case MoveReclaim():
-            return f"move {found.source} -> {found.cluster.name}"
-        case RemoveClusters():
-            return f"remove {', '.join(sorted(found.names))}"
+            return f"nominate {found.cluster.name}"
+        case WithdrawNomination():
+            return "withdraw"
 
 
 TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
@@ -59,22 +52,7 @@ TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
     "others are asked first": (replace(NEW, is_asked=False), {"a": "Unknown"}, "keep NotAsked"),
     "room that was given away is waited for": (NEW, {"a": "Wait", "b": GIVEN_AWAY}, "keep AwaitsStatus"),
     "unless another has the like": (NEW, {"a": GIVEN_AWAY, "b": "Free"}, "nominate b"),
-    "what was begun is ended, whatever is answered now": (
-        replace(NEW, nominated_at={"a": NOON - minutes(1)}),
-        {"a": "Wait", "b": "Free"},
-        "nominate a",
-    ),
-    "what was begun long ago is begun anew": (
-        replace(NEW, nominated_at={"a": NOON - minutes(6)}),
-        {"a": "Wait", "b": "Free"},
-        "nominate b",
-    ),
-    "what was begun where it can go no more is begun anew": (
-        replace(NEW, nominated_at={"c": NOON}),
-        {"a": "Wait", "b": "Free"},
-        "nominate b",
-    ),
-    "a nomination that is not ours is chosen anew": (
+    "a nomination of unknown time is chosen anew": (
         replace(NEW, nominated=("a",)),
         {"a": "Wait", "b": "Free"},
         "nominate b",
@@ -92,71 +70,105 @@ TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
         "nominate c",
     ),
     "within the patience it stays": (nominated("a", ago=minutes(4)), {"a": "Wait", "b": "Free"}, "keep Patience"),
-    "afterwards it moves to where there is room": (
+    "afterwards it goes to where there is room": (
         nominated("a", ago=minutes(5)),
         {"a": "Wait", "b": "Free"},
-        "move a -> b",
+        "nominate b",
     ),
-    "also to a cluster that is nominated": (
-        nominated("a", "b", ago=minutes(5)),
+    "also from where nodes are added": (
+        nominated("a", ago=minutes(5)),
         {"a": "Nodes", "b": "Reclaim"},
-        "move a -> b",
+        "nominate b",
     ),
     "not to room that was given away": (
         nominated("a", ago=minutes(5)),
         {"a": "Wait", "b": GIVEN_AWAY},
         "keep AwaitsStatus",
     ),
-    "it stays first where it fits": (nominated("a", ago=minutes(5)), {"a": "Reclaim", "b": "Free"}, "add b"),
-    "it stays first where nothing is known": (nominated("a", ago=minutes(5)), {"a": "Unknown", "b": "Free"}, "add b"),
-    "nowhere better: the next is added": (
+    "not before its own cluster has answered": (
+        nominated("a", ago=minutes(5)),
+        {"a": AWAITED, "b": "Free"},
+        "keep AwaitsAnswers",
+    ),
+    "where it was not admitted although it fits the next one is tried": (
+        nominated("a", ago=minutes(5)),
+        {"a": "Free", "b": "Wait"},
+        "nominate b",
+    ),
+    "also where no plan was made for it": (
+        nominated("a", ago=minutes(5)),
+        {"a": "Reclaim", "b": "Wait"},
+        "nominate b",
+    ),
+    "also where nothing is known": (nominated("a", ago=minutes(5)), {"a": "Unknown", "b": "Wait"}, "nominate b"),
+    "what is suspended for it is not suspended in vain": (
+        nominated("a", ago=minutes(60)),
+        {"a": UNDER_WAY, "b": "Reclaim"},
+        "keep Patience",
+    ),
+    "unless it fits elsewhere now": (nominated("a", ago=minutes(60)), {"a": UNDER_WAY, "b": "Free"}, "nominate b"),
+    "nowhere better: the next is tried": (
         nominated("a", ago=minutes(5)),
         {"a": "Wait", "b": "Wait", "c": "Nodes"},
-        "add c",
+        "nominate c",
     ),
-    "a cluster that is no candidate any more is left": (nominated("z", ago=minutes(5)), {"a": "Wait"}, "move z -> a"),
+    "that was tried longest ago, or never": (
+        nominated("a", "b", ago=minutes(120)),
+        {"a": "Wait", "b": "Wait", "c": "Wait"},
+        "nominate c",
+    ),
+    "of two that did not admit it the earlier one comes back first": (
+        nominated("a", "b", "c", ago=minutes(120)),
+        {"a": "Free", "b": "Free", "c": "Wait"},
+        "nominate a",
+    ),
+    "in a queue it stays twice as long as in the one before": (
+        nominated("a", "b", ago=minutes(119)),
+        {"a": "Wait", "b": "Wait"},
+        "keep Patience",
+    ),
+    "and no longer": (nominated("a", "b", ago=minutes(120)), {"a": "Wait", "b": "Wait"}, "nominate a"),
+    "for nodes, too": (nominated("a", "b", ago=minutes(119)), {"a": "Nodes", "b": "Nodes"}, "keep Patience"),
+    "where another has room after the patience": (
+        nominated("a", "b", ago=minutes(5)),
+        {"a": "Reclaim", "b": "Wait"},
+        "nominate a",
+    ),
+    "a cluster that is no candidate any more is left": (
+        nominated("z", ago=minutes(5)),
+        {"a": "Wait"},
+        "nominate a",
+    ),
     "but not within the patience": (nominated("z", ago=minutes(4)), {"a": "Free"}, "keep Patience"),
-    "there is no other": (nominated("a", ago=minutes(60)), {"a": "Wait"}, "keep AllNominated"),
-    "all are nominated": (nominated("a", "b", ago=minutes(60)), {"a": "Wait", "b": "Wait"}, "keep AllNominated"),
+    "there is no other": (nominated("a", ago=minutes(60)), {"a": "Wait"}, "keep NoOther"),
     "others are asked about first, also later": (
         nominated("a", ago=minutes(60), is_asked=False),
         {"a": "Unknown", "b": "Unknown"},
         "keep NotAsked",
     ),
-    "the time of the last of them counts": (
-        nominated("a", "b", ago=minutes(4)),
-        {"a": "Wait", "b": "Wait", "c": "Free"},
-        "keep Patience",
-    ),
-    "where it never fits it is nominated no longer": (
-        nominated("a", "b", ago=minutes(5)),
-        {"a": "Never", "b": "Never"},
-        "remove a, b",
-    ),
-    "also where others have nominated it": (replace(NEW, nominated=("a",)), {"a": "Never"}, "remove a"),
+    "where it never fits it is nominated no longer": (nominated("a", ago=minutes(5)), {"a": "Never"}, "withdraw"),
+    "also where others have nominated it": (replace(NEW, nominated=("a",)), {"a": "Never"}, "withdraw"),
     "but not within the patience, either": (nominated("a"), {"a": "Never"}, "keep NoCandidate"),
-    "it leaves those alone where it never fits": (
-        nominated("a", "b", ago=minutes(5)),
-        {"a": "Wait", "b": "Never", "c": "Wait"},
-        "remove b",
-    ),
-    "from the first of them it moves": (nominated("a", ago=minutes(5)), {"a": "Never", "b": "Wait"}, "move a -> b"),
-    "what was removed has patience, too": (
-        replace(NEW, removed_at=NOON - minutes(4)),
-        {"a": "Free"},
-        "keep Patience",
-    ),
-    "and is nominated after that": (replace(NEW, removed_at=NOON - minutes(5)), {"a": "Free"}, "nominate a"),
-    "an inactive one is nominated for its quota, and nothing is reclaimed": (
-        replace(NEW, is_active=False),
-        {"a": AWAITED, "b": "Free"},
-        "nominate b without reclaim",
-    ),
-    "an inactive one that is nominated stays so": (nominated("a", is_active=False), {"a": "Wait"}, "keep Inactive"),
-    "an inactive one is nominated elsewhere where its cluster is lost": (
-        nominated("z", is_active=False),
+    "nor where another may take it": (nominated("a", ago=minutes(5)), {"a": "Never", "b": "Wait"}, "nominate b"),
+    "once it fits again it is nominated at once": (
+        replace(NEW, nominated_at={"a": NOON - minutes(5)}),
         {"a": "Wait"},
-        "nominate a without reclaim",
+        "nominate a",
+    ),
+    "an inactive one is nominated for its quota": (
+        replace(NEW, is_active=False, is_asked=False),
+        {"a": "Unknown", "b": "Unknown"},
+        "nominate a",
+    ),
+    "an inactive one that is nominated stays so": (
+        replace(NEW, is_active=False, nominated=("b",)),
+        {"a": "Free", "b": "Wait"},
+        "keep Inactive",
+    ),
+    "an inactive one is nominated elsewhere where its cluster is lost": (
+        replace(NEW, is_active=False, nominated=("z",)),
+        {"a": "Wait"},
+        "nominate a",
     ),
 }
 
@@ -164,34 +176,7 @@ TABLE: Mapping[str, tuple[NominationState, Mapping[str, Any], str]] = {
 @pytest.mark.parametrize("case", TABLE)
 def test_the_nomination_follows_its_table(case: str) -> None:
     state, answers, expected = TABLE[case]
-    assert told(step(state, ranking(**answers))) == expected
-
-
-def test_at_most_twenty_clusters_are_nominated() -> None:
-    many = nominated(*(f"c{number}" for number in range(20)), ago=minutes(5))
-    answers = dict.fromkeys([*many.nominated, "another"], "Wait")
-    assert told(step(many, ranking(**answers))) == "keep AllNominated"
-
-
-@pytest.mark.parametrize(
-    ("state", "answers", "names", "reclaims"),
-    [
-        pytest.param(NEW, {"a": "Free"}, ("a",), "a", id="the one that is nominated may reclaim"),
-        pytest.param(
-            nominated("a", ago=minutes(5)), {"a": "Free", "b": "Free"}, ("a", "b"), "a", id="the first keeps it"
-        ),
-        pytest.param(nominated("a", "b", ago=minutes(5)), {"a": "Wait", "b": "Free"}, ("b",), "b", id="it moves"),
-        pytest.param(
-            nominated("a", "b", "c", ago=minutes(5)), {"b": "Wait", "c": "Free"}, ("c", "b"), "c", id="others stay"
-        ),
-        pytest.param(replace(NEW, is_active=False), {"a": "Free"}, ("a",), "", id="not for one that is inactive"),
-        pytest.param(nominated("a", is_active=False), {"a": "Free"}, ("a",), "", id="nor where it was active before"),
-        pytest.param(replace(NEW, nominated=("a",)), {"a": AWAITED}, ("a",), "", id="not where others have nominated"),
-    ],
-)
-def test_the_first_of_the_names_may_reclaim(state: Any, answers: Any, names: Any, reclaims: str) -> None:
-    found = step(state, ranking(**answers))
-    assert (nominated_after(found, state.nominated), reclaims_at(found, state)) == (names, reclaims)
+    assert told(step(state, answers)) == expected
 
 
 def test_reclaim_is_given_only_where_no_other_has_it() -> None:
@@ -211,26 +196,41 @@ never_or_not = st.fixed_dictionaries(
 answers_of_a_round = st.fixed_dictionaries(dict.fromkeys(NAMES, fits))
 
 
-def taken(found: NominationStep, state: NominationState, at: Any) -> NominationState:
+def taken(found: NominationStep, state: NominationState, now: datetime) -> NominationState:
     """The state once the step is taken."""
     names = nominated_after(found, state.nominated)
-    if isinstance(found, KeepNomination):
-        return state
-    if isinstance(found, RemoveClusters):
-        return replace(state, nominated=names, removed_at=at)
-    return replace(state, nominated=names, nominated_at={**state.nominated_at, found.cluster.name: at})
+    times = {found.cluster.name: now} if isinstance(found, NominateCluster) else {}
+    return replace(state, nominated=names, nominated_at={**state.nominated_at, **times})
+
+
+def at(number: int) -> datetime:
+    """The time of that round."""
+    return NOON + number * ROUND
+
+
+def nominations(rounds: Iterable[Mapping[str, Any]]) -> list[tuple[datetime, str]]:
+    """When it was nominated for which cluster, by the answers of each round."""
+    state, found = NEW, []
+    for number, answers in enumerate(rounds):
+        after = taken(step(state, answers, at(number)), state, at(number))
+        found += [(at(number), after.cluster)] if after.cluster not in ("", state.cluster) else []
+        state = after
+    return found
 
 
 @given(st.lists(answers_of_a_round | never_or_not, min_size=30, max_size=80))
-def test_however_the_answers_flip_a_nomination_changes_once_per_patience(rounds: Sequence[Mapping[str, Any]]) -> None:
-    state, changes = NEW, []
+def test_however_the_answers_flip_a_workload_is_nominated_once_per_patience(
+    rounds: Sequence[Mapping[str, Any]],
+) -> None:
+    assert all(later - earlier >= PATIENCE for (earlier, _), (later, _) in pairwise(nominations(rounds)))
+
+
+@given(st.lists(answers_of_a_round | never_or_not, min_size=1, max_size=60))
+def test_at_no_moment_is_it_nominated_for_two_clusters(rounds: Sequence[Mapping[str, Any]]) -> None:
+    state = NEW
     for number, answers in enumerate(rounds):
-        now = NOON + number * ROUND
-        found = next_step(state, ranking(**answers), now, patience=PATIENCE)
-        after = taken(found, state, now)
-        changes += [now] if after.nominated != state.nominated else []
-        state = after
-    assert all(later - earlier >= PATIENCE for earlier, later in pairwise(changes))
+        state = taken(step(state, answers, at(number)), state, at(number))
+        assert len(state.nominated) <= 1
 
 
 @given(
@@ -243,27 +243,27 @@ def test_where_one_cluster_stays_the_only_one_with_room_it_is_nominated_within_o
 ) -> None:
     state = NEW
     for number, answers in enumerate(rounds):
-        now = NOON + number * ROUND
-        given_answers = {**answers, **({free: Fit.FREE} if number >= since else {})}
-        found = next_step(state, ranking(**given_answers), now, patience=PATIENCE)
-        state = taken(found, state, now)
-        if number * ROUND >= since * ROUND + PATIENCE:
-            assert free in state.nominated
+        has_room = number >= since
+        state = taken(step(state, {**answers, **({free: Fit.FREE} if has_room else {})}, at(number)), state, at(number))
+        if has_room and state.cluster == free:
+            return  # where it is admitted
+        assert at(number) < at(since) + PATIENCE
 
 
-@given(st.lists(answers_of_a_round, min_size=1, max_size=60))
-def test_the_one_that_may_reclaim_is_the_first_of_the_names(rounds: Sequence[Mapping[str, Any]]) -> None:
-    state = NEW
-    for number, answers in enumerate(rounds):
-        now = NOON + number * ROUND
-        found = next_step(state, ranking(**answers), now, patience=PATIENCE)
-        holder = reclaims_at(found, state)
-        state = taken(found, state, now)
-        assert holder == next(iter(state.nominated), "")
+@pytest.mark.parametrize("fit", [Fit.UNKNOWN, Fit.FREE, Fit.RECLAIM, Fit.WAIT, Fit.NODES])
+def test_where_no_cluster_admits_it_all_are_tried_and_none_again_at_once(fit: Fit) -> None:
+    tried = [name for _, name in nominations([dict.fromkeys(NAMES, fit)] * 1000)]
+    assert tried[:4] == [*NAMES]
+    assert all(earlier != later for earlier, later in pairwise(tried))
 
 
-def test_the_clusters_of_a_nomination_that_is_not_ours_stay_where_the_first_does() -> None:
+def test_where_all_are_full_it_stays_at_each_twice_as_long_as_at_the_one_before() -> None:
+    found = nominations([dict.fromkeys(NAMES, Fit.WAIT)] * 1000)
+    times = [at for at, _ in found]
+    assert [(later - earlier) / PATIENCE for earlier, later in pairwise(times)] == [1, 2, 4, 8, 16, 32]
+
+
+def test_a_nomination_of_several_clusters_ends_with_one() -> None:
     state = replace(NEW, nominated=("b", "c"))
-    found = step(state, ranking(a="Free", b="Free", c="Wait"))
-    assert nominated_after(found, state.nominated) == ("b", "c")
-    assert reclaims_at(found, state) == "b"
+    found = step(state, {"a": "Free", "b": "Free", "c": "Wait"})
+    assert nominated_after(found, state.nominated) == ("b",)
