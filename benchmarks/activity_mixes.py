@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import accumulate
 from math import exp, log
 
-from scaler.simulation.gangs.idle_mix import IdleMix, SpanLengths
+from scaler_analysis.simulation.gangs.idle_mix import IdleMix, SpanLengths
 
 DAY = 1440.0
 

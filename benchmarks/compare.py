@@ -19,12 +19,12 @@ from heapq import heappop, heappush
 from math import exp
 from pathlib import Path
 
-from scaler.simulation.gangs.course import simulate_gangs
-from scaler.simulation.gangs.idle_mix import IdleMix, SpanLengths
-from scaler.simulation.gangs.outcomes import GangPolicy
-from scaler.simulation.gangs.pressure_plans import GangTimes
-from scaler.simulation.gangs.report import PolicyReport, as_json, report_of
-from scaler.simulation.gangs.simulated_job import SimulatedJob
+from scaler_analysis.simulation.gangs.course import simulate_gangs
+from scaler_analysis.simulation.gangs.idle_mix import IdleMix, SpanLengths
+from scaler_analysis.simulation.gangs.outcomes import GangPolicy
+from scaler_analysis.simulation.gangs.pressure_plans import GangTimes
+from scaler_analysis.simulation.gangs.report import PolicyReport, as_json, report_of
+from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -14,6 +14,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
+from scaler_analysis.simulation.processes import replay_in_parallel
+from scaler_analysis.simulation.published_rules import RULES
+from scaler_analysis.simulation.recordings.past_samples import PastSamples, include
+from scaler_analysis.simulation.recordings.recording import Recording
+from scaler_analysis.simulation.replay import PolicyCase, ReplayConfig, resolved
+from scaler_analysis.simulation.study import CURVE
 
 from scaler.idleness.durations import format_duration, parse_duration
 from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Unit, identify
@@ -21,12 +27,6 @@ from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, relabel
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
-from scaler.simulation.processes import replay_in_parallel
-from scaler.simulation.published_rules import RULES
-from scaler.simulation.recordings.past_samples import PastSamples, include
-from scaler.simulation.recordings.recording import Recording
-from scaler.simulation.replay import PolicyCase, ReplayConfig, resolved
-from scaler.simulation.study import CURVE
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from prometheus_server import PrometheusServer

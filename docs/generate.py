@@ -43,14 +43,16 @@ VERBS = (
 )
 FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
-    "multikueue", "admission", "reporting", "notifications", "simulation", "kube", "tls", "app",
+    "multikueue", "admission", "reporting", "notifications", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
+OTHERS = (ROOT / "analysis" / "scaler_analysis", ROOT / "sandbox" / "scaler_sandbox")
+"""Packages of other distributions."""
 
 
 def map_of_folders() -> str:
-    """A row for each folder of the program, with the first line of its docstring, and one for the sandbox."""
-    folders = [ROOT / "scaler" / folder for folder in FOLDERS] + [ROOT / "sandbox" / "scaler_sandbox"]
+    """A row for each folder of the program, and one for each other package, with the first line of its docstring."""
+    folders = [*(ROOT / "scaler" / folder for folder in FOLDERS), *OTHERS]
     rows = (
         f"| [`{shown}`]({shown}) | {first_line(each)} |\n" for each in folders for shown in [each.relative_to(ROOT)]
     )

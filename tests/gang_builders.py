@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from scaler.simulation.gangs.course import simulate_gangs
-from scaler.simulation.gangs.outcomes import GangPolicy, GangRun, JobOutcome
-from scaler.simulation.gangs.pressure_plans import GangTimes
-from scaler.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
+from scaler_analysis.simulation.gangs.course import simulate_gangs
+from scaler_analysis.simulation.gangs.outcomes import GangPolicy, GangRun, JobOutcome
+from scaler_analysis.simulation.gangs.pressure_plans import GangTimes
+from scaler_analysis.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
 
 START = datetime(2026, 12, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -19,6 +19,8 @@ from builders import verdict as workload_verdict
 from loops_builders import MemoryStore, scalable_workload, scaled_object
 from quota_builders import cluster_queue
 from reporting.test_http_tls import views
+from scaler_analysis.report.page import PageReports
+from scaler_analysis.report.reader import ReportSource
 from scripted_metrics import Metrics as ScriptedMetrics
 from scripted_metrics import ScriptedSource
 from views_builders import QuotaCluster
@@ -39,13 +41,11 @@ from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory, RangeSource
 from scaler.reporting.page.reallocations import PendingReader
-from scaler.reporting.page.report_page import PageReports
 from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
-from scaler.reporting.report.own_metrics import OwnMetrics
-from scaler.reporting.report.reader import ReportSource
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
+from scaler.reporting.usage.own_metrics import OwnMetrics
 
 WORKS = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
 QUIET = Active(reason=DecisionReason.GPUS_BUSY, message="quiet, but work was seen within the last 30m")
@@ -79,6 +79,7 @@ class PageSite:
         *,
         prometheus: RangeSource | None = None,
         reports: ReportSource | None = None,
+        is_report_installed: bool = True,
         of_pods: Any = None,
         access: PageAccess | None = None,
     ) -> None:
@@ -104,7 +105,7 @@ class PageSite:
             fleet=FleetHistoryReader(self.memory, prometheus),
             signals=SignalHistoryReader(self.sampler, self.pods, of_pods),
             pending=PendingReader(queries=self.quota.queries),
-            reports=PageReports(source=reports, own=OwnMetrics()),
+            report=PageReports(source=reports, own=OwnMetrics()) if is_report_installed else None,
             unready=lambda: self.missing,
             access=access,
             interval=timedelta(seconds=15),

@@ -7,6 +7,10 @@ from math import ceil
 from pathlib import Path
 
 import numpy as np
+from scaler_analysis.simulation.outcome import CaseOutcome, SimulatedSuspension
+from scaler_analysis.simulation.recordings.recorded import PodFacts, workloads_of
+from scaler_analysis.simulation.recordings.recording import Recording
+from scaler_analysis.simulation.replay import PolicyCase, ReplayConfig, replay, resolved
 
 from scaler.decision.decision import Answer, Inactive, decide
 from scaler.decision.target_state import Phase, TargetState
@@ -16,10 +20,6 @@ from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.verdict import Unknown, judged_length
 from scaler.idleness.window import as_stored
-from scaler.simulation.outcome import CaseOutcome, SimulatedSuspension
-from scaler.simulation.recordings.recorded import PodFacts, workloads_of
-from scaler.simulation.recordings.recording import Recording
-from scaler.simulation.replay import PolicyCase, ReplayConfig, replay, resolved
 
 BEGIN_S = 1_700_000_400.0
 """A multiple of ten minutes."""

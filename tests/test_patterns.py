@@ -10,11 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import scaler_analysis
 
 import scaler
 
-FOLDER = Path(scaler.__path__[0])
-SOURCES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(FOLDER.rglob("*.py"))}
+PACKAGES = (scaler, scaler_analysis)
+FOLDERS = [Path(each.__path__[0]) for each in PACKAGES]
+SOURCES = {path: ast.parse(path.read_text(encoding="utf-8")) for each in FOLDERS for path in sorted(each.rglob("*.py"))}
 LIBRARIES = {"fnmatch", "glob", "wcmatch", "regex"}
 COMPILING = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 OF_SETTINGS = {
@@ -29,7 +31,8 @@ NESTED = {
 
 
 def named(path: Path) -> str:
-    return path.relative_to(FOLDER).as_posix()
+    [folder] = [each for each in FOLDERS if path.is_relative_to(each)]
+    return path.relative_to(folder).as_posix()
 
 
 def imported() -> Iterator[str]:
@@ -72,9 +75,10 @@ def built() -> Iterator[str]:
 
 
 def modules() -> Iterator[ModuleType]:
-    for found in walk_packages(scaler.__path__, "scaler."):
-        if "._pb" not in found.name and not found.name.endswith("__main__"):
-            yield import_module(found.name)
+    for package in PACKAGES:
+        for found in walk_packages(package.__path__, f"{package.__name__}."):
+            if "._pb" not in found.name and not found.name.endswith("__main__"):
+                yield import_module(found.name)
 
 
 PATTERNS = {

@@ -4,13 +4,13 @@
 #
 #   build.sh tools TOOLS                   uv and the build backend, into a virtual environment of their own
 #   build.sh dependencies TOOLS PROGRAM    what the program needs, by uv.lock, into another one
-#   build.sh program TOOLS PROGRAM         the program itself
+#   build.sh program TOOLS PROGRAM         the program itself, and what looks back
 #   build.sh sbom TOOLS FILE               what is in there, as CycloneDX
 #   build.sh check PROGRAM                 whether it starts
 set -eu
 
 PYTHON="${PYTHON:-python3}"
-EXTRAS="--extra fast --extra reflection"
+EXTRAS="--extra analysis --extra fast --extra reflection"
 
 tools() {
     "$PYTHON" -m venv "$1"
@@ -25,7 +25,9 @@ dependencies() {
 
 program() {
     wheels="$(mktemp -d)"
-    "$1/bin/python" -m hatchling build -t wheel -d "$wheels" >/dev/null
+    for project in . analysis; do
+        (cd "$project" && "$1/bin/python" -m hatchling build -t wheel -d "$wheels" >/dev/null)
+    done
     "$1/bin/uv" pip install --quiet --python "$2" --no-deps --offline "$wheels"/*.whl
     rm -r "$wheels"
 }
@@ -41,7 +43,7 @@ check() {
         echo "gRPC cannot be loaded: the base image lacks a library, most likely libstdc++ (Debian: libstdc++6)" >&2
         exit 1
     }
-    "$1/bin/python" -c 'import kubernetes.aio, scaler.app.cli.main, uvloop, grpc_reflection'
+    "$1/bin/python" -c 'import kubernetes.aio, scaler.app.cli.main, scaler_analysis.report.page, uvloop, grpc_reflection'
     "$1/bin/idle-gpu-scaler" version
 }
 

@@ -58,14 +58,14 @@ from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
 from scaler.reporting.page.reallocations import PendingReader
-from scaler.reporting.page.report_page import PageReports
+from scaler.reporting.page.report import installed_report
 from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
-from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.usage.fleet_collector import FleetCollector
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
+from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.wake_requests import WakeRequests
@@ -260,7 +260,7 @@ class Wiring:
             fleet=FleetHistoryReader(self._seen_usage, prometheus, own),
             signals=SignalHistoryReader(self.evaluator.sampler, self.seen_pods, of_pods),
             pending=PendingReader(queries=queries),
-            reports=PageReports(source=prometheus, own=own),
+            report=installed_report(prometheus, own),
             access=PageAccess(access, self.transport, self._namespaces_shown) if access is not None else None,
             unready=unready,
             interval=self._settings.evaluation.interval,

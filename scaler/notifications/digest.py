@@ -26,7 +26,7 @@ from scaler.idleness.durations import format_duration
 from scaler.notifications.notice import NotifiedWorkload
 from scaler.notifications.senders import Content, Sender
 from scaler.notifications.workloads import Source
-from scaler.reporting.report.own_metrics import (
+from scaler.reporting.usage.own_metrics import (
     GPU_SECONDS,
     IDLE_STATES,
     NAMESPACE,

@@ -52,6 +52,7 @@ def test_the_steps_make_a_program_that_starts_and_a_complete_list_of_it(tmp_path
     assert brought == {path.name for path in (DEPLOY / "crds").iterdir()}
     installed = {plain(each.name): each.version for each in distributions(path=[str(packages)])}
     assert not installed.keys() & NOT_FOR_USE
+    assert (packages / "scaler_analysis").exists()
     assert not (packages / "scaler_sandbox").exists()
     document = json.loads(sbom.read_text(encoding="utf-8"))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")

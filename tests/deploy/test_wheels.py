@@ -1,4 +1,4 @@
-"""The two distributions, built and installed as a user installs them: together they bring the verb `demo`."""
+"""The distributions, built and installed as a user installs them: each brings its verbs to the program."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import pytest
 from deploy.test_image import OFFLINE
 
 from deploy.helm_chart import ROOT
+
+EXTRAS = ["analysis", "demo"]
 
 
 def run(*command: object, seconds: float = 100) -> str:
@@ -25,14 +27,21 @@ def run(*command: object, seconds: float = 100) -> str:
 
 
 @pytest.mark.slow
-def test_the_two_wheels_tell_the_demo_in_an_empty_environment(tmp_path: Path) -> None:
+def test_wheels_bring_their_verbs_in_an_empty_environment(tmp_path: Path) -> None:
     run("uv", "build", "--quiet", "--wheel", "--all-packages", "--directory", ROOT, "--out-dir", tmp_path / "dist")
     wheels = sorted((tmp_path / "dist").glob("*.whl"))
-    assert [each.name.partition("-")[0] for each in wheels] == ["idle_gpu_scaler", "idle_gpu_scaler_sandbox"]
+    assert [each.name.partition("-")[0] for each in wheels] == [
+        "idle_gpu_scaler",
+        "idle_gpu_scaler_analysis",
+        "idle_gpu_scaler_sandbox",
+    ]
     python, program = tmp_path / "env" / "bin" / "python", tmp_path / "env" / "bin" / "idle-gpu-scaler"
     run("uv", "venv", "--quiet", "--python", sys.executable, tmp_path / "env")
     run("uv", "pip", "install", "--quiet", "--python", python, wheels[0])
-    assert "needs the extra `demo`" in run(program, "--help")
+    assert [each for each in EXTRAS if f"(extra '{each}')" in run(program, "--help")] == EXTRAS
     run("uv", "pip", "install", "--quiet", "--python", python, wheels[1])
+    assert "--idle-after" in run(program, "simulate", "--help")
+    assert "--focus" in run(program, "report", "--help")
+    run("uv", "pip", "install", "--quiet", "--python", python, wheels[2])
     story = run(program, "demo", "--act", "second", "--json")
     assert json.loads(story.splitlines()[-1])["ok"]

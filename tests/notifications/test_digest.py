@@ -17,7 +17,7 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.notifications.digest import MARK_PREFIX, DigestConfig, WeeklyDigest, queries
 from scaler.notifications.workloads import NotifiedWorkloads, OwnerRules
 from scaler.reporting.metrics import Metrics
-from scaler.reporting.report.own_metrics import OwnMetrics
+from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.source import VectorSample
 from scaler.webhook import SendError
 

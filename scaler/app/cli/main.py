@@ -5,7 +5,7 @@ Other distributions add verbs by entry points of the group `idle_gpu_scaler.verb
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from inspect import Signature, signature
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from scaler.app.cli.flags import AsJson, Config, Context, DcgmEndpoint, Kubeconfig, PrometheusUrl, option
 from scaler.app.cli.layout import terminal
 from scaler.errors import ConfigurationError, ScalerError
-from scaler.reporting.report.grouping import GroupBy
 
 if TYPE_CHECKING:
     from scaler.app.cli.client import ScalerClient
@@ -31,34 +31,11 @@ app = typer.Typer(
 )
 
 
-def _option(*names: str, about: str, **more: Any) -> Any:
-    return typer.Option(*names, help=about, show_default=False, **more)
-
-
-Config = Annotated[Path | None, _option("--config", metavar="FILE", about="Settings file (YAML).")]
-Kubeconfig = Annotated[
-    Path | None,
-    _option(
-        "--kubeconfig",
-        metavar="FILE",
-        about="Kubeconfig file. Default: the Pod's ServiceAccount, or your own kubeconfig.",
-    ),
-]
-Context = Annotated[str | None, _option("--context", metavar="NAME", about="Context of the kubeconfig.")]
-PrometheusUrl = Annotated[
-    str | None, _option("--prometheus-url", metavar="URL", about="URL of Prometheus or a Thanos querier.")
-]
-DcgmEndpoint = Annotated[
-    list[str] | None, _option("--dcgm-endpoint", metavar="URL", about="URL of a dcgm-exporter to scrape; repeatable.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-
-
 def client_of(
     *,
     server: Annotated[
         str,
-        _option(
+        option(
             "--server",
             metavar="URL",
             about="HTTP address of a running scaler. Default: the one in the cluster of --kubeconfig, if that is "
@@ -102,7 +79,7 @@ def run(
     config: Config = None,
     components: Annotated[
         str | None,
-        _option(
+        option(
             "--components",
             metavar="LIST",
             about="Some of scaler,reconciler,dispatcher. Default: scaler,reconciler.",
@@ -114,17 +91,17 @@ def run(
     dcgm_endpoint: DcgmEndpoint = None,
     grpc_address: Annotated[
         str | None,
-        _option("--grpc-address", metavar="HOST:PORT", about="Address of the gRPC server. Default: 0.0.0.0:9090."),
+        option("--grpc-address", metavar="HOST:PORT", about="Address of the gRPC server. Default: 0.0.0.0:9090."),
     ] = None,
     http_address: Annotated[
         str | None,
-        _option("--http-address", metavar="HOST:PORT", about="Address of the HTTP server. Default: 0.0.0.0:8080."),
+        option("--http-address", metavar="HOST:PORT", about="Address of the HTTP server. Default: 0.0.0.0:8080."),
     ] = None,
     log_level: Annotated[
-        str | None, _option("--log-level", metavar="LEVEL", about="debug, info, warning or error. Default: info.")
+        str | None, option("--log-level", metavar="LEVEL", about="debug, info, warning or error. Default: info.")
     ] = None,
     log_format: Annotated[
-        str | None, _option("--log-format", metavar="FORMAT", about="json or text. Default: json.")
+        str | None, option("--log-format", metavar="FORMAT", about="json or text. Default: json.")
     ] = None,
 ) -> None:
     """Run the external scaler and the reconciler.
@@ -204,10 +181,10 @@ def plan(
 def pending(
     client: "ScalerClient",
     namespace: Annotated[
-        str, _option("--namespace", "-n", metavar="NAME", about="Only Workloads in this namespace.")
+        str, option("--namespace", "-n", metavar="NAME", about="Only Workloads in this namespace.")
     ] = "",
     queue: Annotated[
-        str, _option("--queue", metavar="NAME", about="Only Workloads in this LocalQueue or ClusterQueue.")
+        str, option("--queue", metavar="NAME", about="Only Workloads in this LocalQueue or ClusterQueue.")
     ] = "",
 ) -> int:
     """Show all pending GPU Workloads, and why each of them is pending.
@@ -248,7 +225,7 @@ def doctor(
     dcgm_endpoint: DcgmEndpoint = None,
     user: Annotated[
         str,
-        _option(
+        option(
             "--as",
             metavar="USER",
             about="Check the permissions of this user, such as system:serviceaccount:NAMESPACE:NAME; "
@@ -257,7 +234,7 @@ def doctor(
     ] = "",
     connect_to: Annotated[
         str,
-        _option(
+        option(
             "--connect-to",
             metavar="HOST:PORT",
             about="Address at which the scaler's gRPC server is reachable from here, such as a port-forward; "
@@ -285,8 +262,8 @@ Workload = Annotated[
 @app.command()
 def keep(
     name: Workload,
-    duration: Annotated[str, _option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
-    until: Annotated[str, _option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
+    duration: Annotated[str, option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
+    until: Annotated[str, option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
     config: Config = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -304,7 +281,7 @@ def keep(
 def wake(
     name: Workload,
     when_free: Annotated[
-        bool, _option("--when-free", about="Not before its quota and nodes are free and no Workload waits for them.")
+        bool, option("--when-free", about="Not before its quota and nodes are free and no Workload waits for them.")
     ] = False,
     config: Config = None,
     kubeconfig: Kubeconfig = None,
@@ -323,9 +300,9 @@ def wake(
 @app.command()
 def exclude(
     name: Workload,
-    duration: Annotated[str, _option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
-    until: Annotated[str, _option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
-    remove: Annotated[bool, _option("--remove", about="End the exclusion.")] = False,
+    duration: Annotated[str, option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
+    until: Annotated[str, option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
+    remove: Annotated[bool, option("--remove", about="End the exclusion.")] = False,
     config: Config = None,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
@@ -370,45 +347,12 @@ def top(
     client: "ScalerClient",
     lines: Annotated[int, typer.Option("--lines", metavar="N", help="Workloads that are shown.", min=1)] = 40,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", help="How often it is shown anew.", min=1)] = 5,
-    once: Annotated[bool, _option("--once", about="Print once and end.")] = False,
+    once: Annotated[bool, option("--once", about="Print once and end.")] = False,
 ) -> int:
     """Show the workloads that are idle longest, every few seconds."""
     from scaler.app.cli.top import run_top
 
     return run_top(client, lines=lines, every=None if once else every)
-
-
-@app.command()
-def report(
-    since: Annotated[
-        str, typer.Option("--since", metavar="DURATION", help="How long a time, such as 24h or 30d.")
-    ] = "7d",
-    until: Annotated[
-        str, _option("--until", metavar="TIME", about="Until when, such as 2026-12-01T00:00:00Z; default: now.")
-    ] = "",
-    by: Annotated[GroupBy, typer.Option("--by", help="What the rows are.")] = GroupBy.TEAM,
-    html: Annotated[
-        Path | None, _option("--html", metavar="FILE", about="Write a page for people to this file, to open or print.")
-    ] = None,
-    focus: Annotated[
-        Path | None,
-        _option("--focus", metavar="FILE", about="Write charges for cost tools to this file (CSV, FOCUS 1.2)."),
-    ] = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")] = False,
-    as_json: AsJson = False,
-    config: Config = None,
-    prometheus_url: PrometheusUrl = None,
-) -> None:
-    """Show what GPUs did over days.
-
-    Who held how much idle, what was reclaimed and who got it, regretted suspensions, how long gangs waited, money and
-    energy: from the scaler's own metrics in Prometheus, which has to scrape it. What is not known is said.
-    """
-    from scaler.app.cli.report import ReportOutputs, run_report
-
-    outputs = ReportOutputs(as_json=as_json, as_csv=as_csv, html=html, focus=focus)
-    flags = {"prometheus.url": prometheus_url}
-    sys.exit(run_report(since=since, until=until, by=by, config=config, flags=flags, outputs=outputs))
 
 
 def _cluster_client(
@@ -440,7 +384,7 @@ app.add_typer(policy, name="policy")
 def policy_test(
     file: Annotated[
         list[Path],
-        _option(
+        option(
             "--filename",
             "-f",
             metavar="FILE",
@@ -466,157 +410,6 @@ def policy_test(
     sys.exit(run_policy_test(client, file))
 
 
-def _refuse(flags: Mapping[str, object], why: str) -> None:
-    """Raises: ConfigurationError where one of them is given."""
-    if given := [name for name, value in flags.items() if value]:
-        raise ConfigurationError(f"{', '.join(given)}: {why}")
-
-
-@app.command()
-def simulate(
-    trace: Annotated[
-        Path | None,
-        _option(
-            "--trace",
-            metavar="FILE",
-            about="Samples of the past: CSV, gzip of it, or Parquet; see choose-your-window.md.",
-        ),
-    ] = None,
-    since: Annotated[
-        str,
-        _option(
-            "--since",
-            metavar="DURATION",
-            about="Samples of Prometheus or Thanos, so far back, such as 30d; instead of --trace.",
-        ),
-    ] = "",
-    config: Config = None,
-    prometheus_url: PrometheusUrl = None,
-    cache: Annotated[
-        Path | None,
-        _option("--cache", metavar="FOLDER", about="Where samples of --since are kept. Default: in your cache folder."),
-    ] = None,
-    idle_after: Annotated[
-        str,
-        _option(
-            "--idle-after",
-            metavar="DURATIONS",
-            about="Values of idleAfter to compare, such as 30m,60m. Default: the settings'.",
-        ),
-    ] = "",
-    warm_up: Annotated[
-        str, _option("--warm-up", metavar="DURATION", about="warmUp of them, such as 10m. Default: the settings'.")
-    ] = "",
-    active_above: Annotated[
-        str,
-        _option("--active-above", metavar="PERCENT", about="activeAbove of them, such as 5%. Default: the settings'."),
-    ] = "",
-    file: Annotated[
-        list[Path] | None,
-        _option("--filename", "-f", metavar="FILE", about="IdlePolicies (YAML) to compare as well; repeatable."),
-    ] = None,
-    accept_regret: Annotated[
-        str,
-        _option(
-            "--accept-regret",
-            metavar="PERCENT",
-            about="Recommend the idleAfter that frees most while at most this share of suspensions has a return within "
-            "15 minutes, such as 5%.",
-        ),
-    ] = "",
-    curve: Annotated[bool, typer.Option("--curve/--no-curve", help="Also try other values of idleAfter.")] = True,
-    floors: Annotated[
-        str,
-        _option(
-            "--floors",
-            metavar="PERCENTS",
-            about="Values of activeAbove of the curve, such as 1%,5%. Default: that of the policy.",
-        ),
-    ] = "",
-    html: Annotated[
-        Path | None, _option("--html", metavar="FILE", about="Also write a report that any browser shows.")
-    ] = None,
-    csv: Annotated[
-        Path | None, _option("--csv", metavar="FILE", about="Also write the numbers, by team, queue and workload.")
-    ] = None,
-    workloads: Annotated[
-        Path | None,
-        _option("--workloads", metavar="FILE", about="Workloads of the past: JSON of kubectl, or CSV."),
-    ] = None,
-    gpus: Annotated[
-        str,
-        _option(
-            "--gpus", metavar="GPUS", about="Of Workloads: GPUs of the quota; by ClusterQueue: team-a=64,team-b=32."
-        ),
-    ] = "",
-    compare: Annotated[
-        str,
-        _option("--compare", metavar="POLICIES", about="Of Workloads: some of none,always,on-pressure. Default: all."),
-    ] = "",
-    idle_share: Annotated[
-        float,
-        typer.Option(
-            "--idle-share",
-            metavar="SHARE",
-            help="Share of the Workloads up to 8 GPUs that are sessions, if there are no samples.",
-            min=0,
-            max=1,
-        ),
-    ] = 0.3,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Another number draws other sessions and pauses.")
-    ] = 0,
-    price: Annotated[
-        float | None, _option("--price", metavar="PRICE", about="Of Workloads: price of one GPU for one hour.", min=0)
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what policies would have done in the past.
-
-    With --trace or --since: replays samples through the same decisions as in production, and tells what would have been
-    freed, and how soon owners would have come back. With --gpus: how long gangs would have waited, and how well GPUs
-    would have been used, with nothing suspended, with idle workloads always suspended, and with reclaim plans. Their
-    Workloads are those of --workloads, or with --since those that kube-state-metrics has shown, or else the workloads
-    that samples show; pauses are those of samples, if there are any, and else drawn. Changes nothing.
-    """
-    from scaler.app.cli.gangs import run_gangs
-    from scaler.app.cli.simulate import SimulateFlags, run_simulate
-
-    flags = SimulateFlags(
-        trace=trace,
-        config=config,
-        since=since,
-        prometheus_url=prometheus_url,
-        cache=cache,
-        idle_after=idle_after,
-        warm_up=warm_up,
-        active_above=active_above,
-        files=file or [],
-        accept_regret=accept_regret,
-        has_curve=curve,
-        floors=floors,
-        html=html,
-        csv=csv,
-        as_json=as_json,
-    )
-    if trace is not None and not since:
-        _refuse({"--cache": cache, "--prometheus-url": prometheus_url}, "only with --since")
-    if workloads is None and not gpus and not compare:
-        _refuse({"--price": price}, "only with --gpus")
-        sys.exit(run_simulate(flags))
-    of_replays = {
-        "--idle-after": idle_after, "--warm-up": warm_up, "--active-above": active_above, "--filename": file,
-        "--accept-regret": accept_regret, "--floors": floors, "--html": html, "--csv": csv,
-    }  # fmt: skip
-    _refuse(
-        of_replays,
-        "only without --workloads and --gpus; windows and activeAbove of simulated Workloads are those of --config",
-    )
-    sys.exit(
-        run_gangs(workloads, samples=flags, compare=compare, gpus=gpus, idle_share=idle_share, seed=seed, price=price)
-    )
-
-
 @app.command()
 def version() -> None:
     """Print the version."""
@@ -625,19 +418,30 @@ def version() -> None:
     print(f"idle-gpu-scaler {__version__}")  # noqa: T201 (the program's output)
 
 
+_OF_EXTRAS = {
+    "demo": ("demo", "Tell the story on embedded clusters"),
+    "report": ("analysis", "Show what GPUs did over days"),
+    "simulate": ("analysis", "Simulate policies on samples of the past"),
+}
+"""Verbs that our other distributions bring: which extra installs each, and what it does."""
+
+
 def _add_verbs() -> None:
-    """Add the verbs of installed distributions; without the sandbox, a `demo` that says how to install it."""
+    """Add the verbs of installed distributions; in the place of a missing one a verb that says how to install it."""
     found = {each.name: each for each in entry_points(group="idle_gpu_scaler.verbs")}
-    for name, verb in sorted(found.items()):
-        app.command(name=name)(verb.load())
-    if "demo" not in found:
-        ignoring = {"ignore_unknown_options": True, "allow_extra_args": True}
-        app.command(name="demo", context_settings=ignoring, add_help_option=False)(_no_demo)
+    for name in sorted({*found, *_OF_EXTRAS}):
+        if name in found:
+            app.command(name=name)(found[name].load())
+        else:
+            _add_missing(name, *_OF_EXTRAS[name])
 
 
-def _no_demo() -> None:
-    """Run a demo on a simulated cluster (needs the extra `demo`)."""
-    raise ConfigurationError("the demo is not installed; install it with: pip install 'idle-gpu-scaler[demo]'")
+def _add_missing(verb: str, extra: str, about: str) -> None:
+    def refuse() -> None:
+        raise ConfigurationError(f"{verb} is not installed; install it with: pip install 'idle-gpu-scaler[{extra}]'")
+
+    ignoring = {"ignore_unknown_options": True, "allow_extra_args": True}
+    app.command(verb, context_settings=ignoring, add_help_option=False, help=f"{about} (extra {extra!r}).")(refuse)
 
 
 _add_verbs()

@@ -34,7 +34,7 @@ class PageAnswers:
     """What every page has."""
     access: PageAccess | None
     clock: Clock
-    renderer: Renderer = field(default_factory=Renderer)
+    renderer: Renderer
     rendered: "dict[tuple[Looker, str], tuple[float, asyncio.Task[tuple[int, bytes]]]]" = field(default_factory=dict)
 
     def shows(

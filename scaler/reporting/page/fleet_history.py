@@ -22,10 +22,9 @@ from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import SourceError
 from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample
 from scaler.reporting.page.workloads import NAMESPACE
-from scaler.reporting.report.own_metrics import OwnMetrics
-from scaler.reporting.report.periods import Period
 from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.usage.gpu_usage import FleetUsage
+from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.promql import range_duration
 from scaler.samples.source import RawSeries
 
@@ -154,7 +153,7 @@ class FleetHistoryReader:
     async def _read(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                samples = await read_fleet(source, self._own, Period(at - SPAN, at), _STEP, namespaces)
+                samples = await read_fleet(source, self._own, end=at, span=SPAN, step=_STEP, namespaces=namespaces)
         except (SourceError, TimeoutError) as error:
             log.debug("fleet history not read", error=str(error))
             return "Prometheus did not answer in time"
@@ -166,15 +165,20 @@ class FleetHistoryReader:
 async def read_fleet(
     source: RangeSource,
     own: OwnMetrics,
-    whole: Period,
+    *,
+    end: datetime,
+    span: timedelta,
     step: timedelta,
     namespaces: Collection[str] | None = None,
 ) -> list[FleetSample]:
-    """GPUs that pods hold by state, and those of suspended workloads, as Prometheus has them. Raises: SourceError."""
+    """GPUs that pods held by state for a time until `end`, and those of suspended workloads, as Prometheus has them.
+
+    Raises: SourceError.
+    """
     chosen = () if namespaces is None else (f"workload_namespace=~{_any_of(namespaces)}",)
     gauges = (f"sum by (state) ({own.of('gpus', *chosen)})", f"sum ({own.of('suspended_gpus', *chosen)})")
-    queries = [f"{each}[{range_duration(whole.length)}:{range_duration(step)}]" for each in gauges]
-    held, at_zero = await asyncio.gather(*(source.ranges(each, at=whole.end) for each in queries))
+    queries = [f"{each}[{range_duration(span)}:{range_duration(step)}]" for each in gauges]
+    held, at_zero = await asyncio.gather(*(source.ranges(each, at=end) for each in queries))
     return _joined(held, at_zero)
 
 

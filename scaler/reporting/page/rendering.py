@@ -49,13 +49,16 @@ HEADERS = {
 }
 
 
-def environment() -> "Environment":
-    """Of all templates; static files are there to be included in pages of one file."""
+def environment(*more: Path) -> "Environment":
+    """Of all templates, with those of more folders; static files are there to be included in pages of one file."""
     # Imported when somebody opens the page for the first time: it takes some megabytes.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     made = Environment(
-        loader=FileSystemLoader([_TEMPLATES, _STATIC]), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=FileSystemLoader([_TEMPLATES, _STATIC, *more]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
     made.filters |= {
         "when": when,
@@ -73,12 +76,14 @@ def environment() -> "Environment":
 
 
 class Renderer:
-    def __init__(self) -> None:
+    def __init__(self, *more: Path) -> None:
+        """`more`: folders of templates."""
+        self._more = more
         self._is_loaded = False
 
     @cached_property
     def _templates(self) -> "Mapping[str, Template]":
-        made = environment()
+        made = environment(*self._more)
         return {name: made.get_template(name) for name in made.list_templates(extensions=["html"])}
 
     async def body(self, template: str, context: Mapping[str, Any]) -> bytes:

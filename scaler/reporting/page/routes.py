@@ -39,8 +39,8 @@ from scaler.reporting.page.fleet_history import SPAN as FLEET_SPAN
 from scaler.reporting.page.fleet_history import FleetHistoryReader
 from scaler.reporting.page.policies import PolicyLine, attached_by, lines_of_policies, sources_of_policy
 from scaler.reporting.page.reallocations import PendingReader, pending_in, transfers_of
-from scaler.reporting.page.rendering import STATIC_PATH, static
-from scaler.reporting.page.report_page import SPANS, PageReports, ReportChoice
+from scaler.reporting.page.rendering import STATIC_PATH, Renderer, static
+from scaler.reporting.page.report import ReportPage
 from scaler.reporting.page.signal_history import SignalHistoryReader
 from scaler.reporting.page.timeline import axis_of, draw_timeline
 from scaler.reporting.page.workload_page import TimeSpans, history_lines, owner_of, recorded_keeps
@@ -56,8 +56,6 @@ from scaler.reporting.page.workloads import (
     candidates,
     line_of,
 )
-from scaler.reporting.report.grouping import GroupBy
-from scaler.reporting.report.view import TITLES
 
 _IN_SHORT = 10
 """Lines of each list on the overview."""
@@ -71,7 +69,8 @@ class WebPage:
     fleet: FleetHistoryReader
     signals: SignalHistoryReader
     pending: PendingReader
-    reports: PageReports
+    report: ReportPage | None
+    """None: not installed."""
     unready: Callable[[], Sequence[str]]
     interval: timedelta
     """Of evaluations."""
@@ -82,7 +81,12 @@ class WebPage:
 
     @cached_property
     def answers(self) -> PageAnswers:
-        return PageAnswers(frame=self._frame, access=self.access, clock=self.clock)
+        return PageAnswers(
+            frame=self._frame,
+            access=self.access,
+            clock=self.clock,
+            renderer=Renderer(*(() if self.report is None else (self.report.templates,))),
+        )
 
     def routes(self) -> Sequence[web.AbstractRouteDef]:
         shows = self.answers.shows
@@ -214,17 +218,10 @@ class WebPage:
 
     async def _report(self, request: web.Request, looker: Looker) -> Context:
         chosen = Filter.of(request.query)
-        choice = ReportChoice.of(request.query, chosen.namespace)
-        view, problem = await self.reports.read(choice, self._at, looker.namespaces)
-        return {
-            "chosen": chosen,
-            "choice": choice,
-            "spans": SPANS,
-            "groups": [*GroupBy],
-            "title": TITLES[choice.by],
-            "view": view,
-            "problem": problem,
-        }
+        if self.report is None:
+            return {"chosen": chosen, "is_installed": False}
+        found = await self.report.context(request.query, chosen.namespace, self._at, looker.namespaces)
+        return {"chosen": chosen, "is_installed": True, **found}
 
     # ---------------------------------------------------------------------------------------------------- one of them
 

@@ -39,7 +39,7 @@ SOURCES: dict[str, tuple[Callable[[PageSite], Any], str]] = {
     "scalables": (lambda _: routes, "transfers_of"),
     "policies": (lambda one: one.policies.namespaced, "items"),
     "signals": (lambda one: one.page.signals, "read"),
-    "reports": (lambda one: one.page.reports, "read"),
+    "reports": (lambda one: one.page.report, "context"),
 }
 
 

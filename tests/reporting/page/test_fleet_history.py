@@ -10,9 +10,9 @@ from builders import NOON, at
 
 from scaler.errors import SourceError
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
-from scaler.reporting.report.own_metrics import OwnMetrics
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
+from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.source import RawSeries
 
 MINUTE = timedelta(minutes=1)

@@ -10,15 +10,19 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+from analysis.report.report_builders import ScriptedReports
 from builders import at, minutes, policy
 from page_builders import KEPT, NOT_NEEDED, QUIET, SUSPENDED, WORKS, PageSite, line
 from quota_builders import cluster_queue, holding, workload
-from reporting.report.report_builders import ScriptedReports
+from scaler_analysis.report.page import PageReports
 from views_builders import QuotaCluster
 
 from scaler.decision.decision import Active
 from scaler.decision.reasons import DecisionReason
+from scaler.reporting.page import report
 from scaler.reporting.page.access import PageAccess
+from scaler.reporting.page.report import installed_report
+from scaler.reporting.usage.own_metrics import OwnMetrics
 
 PATHS = (
     "/",
@@ -65,6 +69,19 @@ def site(access: PageAccess | None = None) -> PageSite:
 async def serving(one: PageSite | None = None) -> AsyncIterator["Client"]:
     async with (one or site()).serving() as url, aiohttp.ClientSession(auto_decompress=False) as session:
         yield Client(session, url)
+
+
+async def test_without_analysis_the_report_says_how_to_install_it() -> None:
+    async with serving(PageSite(is_report_installed=False)) as client:
+        text = (await client.get("/report?namespace=team-a")).text
+    assert "Report on namespace team-a" in text
+    assert "pip install 'idle-gpu-scaler[analysis]'" in text
+
+
+def test_the_report_of_the_page_is_found_where_analysis_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(installed_report(None, OwnMetrics()), PageReports)
+    monkeypatch.setattr(report, "entry_points", lambda **_: [])
+    assert installed_report(None, OwnMetrics()) is None
 
 
 class Client:

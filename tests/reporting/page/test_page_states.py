@@ -11,13 +11,13 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 import pytest
+from analysis.report.report_builders import ScriptedReports
 from builders import NOON
 from page_builders import PageSite
 from quota_builders import cluster_queue, workload
 from reporting.page import page_states
 from reporting.page.page_states import ScriptedQueries
 from reporting.page.test_page import Answered, Client, serving
-from reporting.report.report_builders import ScriptedReports
 from views_builders import QuotaCluster
 
 from scaler.decision.decision_cache import DecisionCache, Evaluation

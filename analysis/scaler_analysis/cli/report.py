@@ -1,0 +1,178 @@
+"""`idle-gpu-scaler report`: what GPUs did over days, from the scaler's own metrics in Prometheus.
+
+It asks Prometheus itself: neither a running scaler nor a cluster is needed.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.progress import Progress
+from rich.text import Text
+
+from scaler.app.cli.client import check_outputs, parse_time, write_output
+from scaler.app.cli.layout import labelled_rows, table_or_list, terminal
+from scaler.app.metrics_source import prometheus_config
+from scaler.app.settings.load import load
+from scaler.app.settings.model import PrometheusSettings
+from scaler.errors import ConfigurationError, ScalerError
+from scaler.idleness.durations import format_duration, parse_duration
+from scaler.reporting.page.fleet_chart import FleetSample
+from scaler.reporting.page.fleet_history import read_fleet
+from scaler.reporting.usage.own_metrics import OwnMetrics
+from scaler.samples.prometheus import PrometheusSource
+from scaler_analysis.document import document
+from scaler_analysis.report.facts import PeriodFacts
+from scaler_analysis.report.focus import focus_charges
+from scaler_analysis.report.formats import as_csv, as_json
+from scaler_analysis.report.grouping import GroupBy
+from scaler_analysis.report.notes import notes_of
+from scaler_analysis.report.periods import Period, range_until
+from scaler_analysis.report.reader import ReportReader
+from scaler_analysis.report.summary import UsageReport, summarized
+from scaler_analysis.report.view import TITLES, chart_step, columns_of, figures_of, title_of, view_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOutputs:
+    """What is written beside the table, and instead of it."""
+
+    as_json: bool = False
+    as_csv: bool = False
+    html: Path | None = None
+    focus: Path | None = None
+
+
+def run_report(
+    *, since: str, until: str, by: GroupBy, config: Path | None, flags: Mapping[str, Any], outputs: ReportOutputs
+) -> int:
+    """Raises: ScalerError."""
+    if outputs.as_json and outputs.as_csv:
+        raise ConfigurationError("--json and --csv both print the report; choose one of them")
+    check_outputs(html=outputs.html, focus=outputs.focus)
+    settings = load(config, environ=os.environ, flags=flags).prometheus
+    if not settings.url:
+        raise ConfigurationError("a report needs Prometheus: set prometheus.url (--prometheus-url)")
+    now = datetime.now(UTC)
+    whole = _range(since, until, now)
+    facts, samples = asyncio.run(_read(settings, settings.url, whole, now, with_chart=outputs.html is not None))
+    report = summarized(facts, whole, by)
+    _print(report, settings.matchers, outputs)
+    # Last: a file that cannot be written takes nothing away.
+    _write_html(outputs.html, report, settings.matchers, samples, now)
+    _write_focus(outputs.focus, facts, settings.matchers)
+    return 0
+
+
+def _range(since: str, until: str, now: datetime) -> Period:
+    """Raises: ConfigurationError."""
+    end = parse_time("--until", until) if until else now
+    try:
+        return range_until(min(end, now), parse_duration(since))
+    except ValueError as error:
+        raise ConfigurationError(f"--since: {error}") from None
+    except OverflowError:
+        raise ConfigurationError(f"--since {since}: no calendar goes back so far; write for example '7d'") from None
+
+
+async def _read(
+    settings: PrometheusSettings, url: str, whole: Period, now: datetime, *, with_chart: bool
+) -> tuple[Sequence[PeriodFacts], Sequence[FleetSample]]:
+    source, own = PrometheusSource(prometheus_config(settings, url)), OwnMetrics(matchers=settings.matchers)
+    samples: Sequence[FleetSample] = ()
+    try:
+        console = terminal(is_error=True)
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+            task = progress.add_task("Reading Prometheus", total=None)
+            facts = await ReportReader(source, own, at_once=4).read(
+                whole, now=now, read=lambda done, of: progress.update(task, completed=done, total=of)
+            )
+        if with_chart:
+            samples = await read_fleet(source, own, end=whole.end, span=whole.length, step=chart_step(whole))
+    finally:
+        await source.close()
+    return facts, samples
+
+
+# ------------------------------------------------------------------------------------------------------------- printing
+
+
+def _print(report: UsageReport, matchers: Mapping[str, str], outputs: ReportOutputs) -> None:
+    if outputs.as_json:
+        print(json.dumps(as_json(report, matchers), indent=2))  # noqa: T201 (the program's output)
+    elif outputs.as_csv:
+        print(as_csv(report), end="")  # noqa: T201
+    else:
+        console = terminal()
+        with console.capture() as printed:
+            console.print(render(report, matchers, console.width))
+        print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
+
+
+def render(report: UsageReport, matchers: Mapping[str, str], width: int) -> RenderableType:
+    columns, parts = columns_of(report), list[RenderableType]()
+    parts.append(Text(f"{_time(report.whole.begin)} to {_time(report.whole.end)}{_share_known(report)}", style="dim"))
+    parts += [Text(note, style="yellow") for note in notes_of(report, matchers)]
+    if report.rows:
+        headings = [TITLES[report.by].upper(), *(name.upper() for name, _ in columns)]
+        rows = [[title_of(report.by, row), *(cell(row) for _, cell in columns)] for row in report.rows]
+        parts += ["", table_or_list(headings, rows, width, words=(0,))]
+    if figures := figures_of(report):
+        words = [(each.title, f"{each.value}{f' ({each.detail})' if each.detail else ''}") for each in figures]
+        parts += ["", labelled_rows(words)]
+    if report.transfers:
+        headings = ["FROM", "TO", "CLUSTERQUEUE", "GPUS", "GPU-HOURS"]
+        given = [
+            [each.from_namespace, each.namespace, each.cluster_queue, f"{each.gpus:.0f}", f"{each.hours:,.1f}"]
+            for each in report.transfers
+        ]
+        parts += ["", table_or_list(headings, given, width, words=(0, 1, 2))]
+    return Group(*parts)
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M}Z"
+
+
+def _share_known(report: UsageReport) -> str:
+    if not report.gaps:
+        return ""
+    return f", of which {format_duration(report.known)} are known" if report.known else ""
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def _write_html(
+    path: Path | None, report: UsageReport, matchers: Mapping[str, str], samples: Sequence[FleetSample], now: datetime
+) -> None:
+    if path is None:
+        return
+    view = view_of(report, matchers, samples)
+    cluster = ", ".join(f"{name} {value}" for name, value in matchers.items())
+    context = {"view": view, "title": TITLES[report.by], "cluster": cluster, "at": report.whole.end}
+    _write(path, document("document/report.html", context, at=now))
+
+
+def _write_focus(path: Path | None, facts: Sequence[PeriodFacts], matchers: Mapping[str, str]) -> None:
+    if path is None:
+        return
+    charges = focus_charges(facts, account="/".join(matchers.values()) or "idle-gpu-scaler")
+    if not charges.rows:
+        raise ScalerError(f"{path} is not written: there is no GPU time with a price in this time; set metrics.prices")
+    left_out = (
+        f"; {charges.unpriced_hours:,.1f} GPU-hours without a price are not in it" if charges.unpriced_hours else ""
+    )
+    _write(path, charges.csv, left_out)
+
+
+def _write(path: Path, text: str, remark: str = "") -> None:
+    """Raises: ScalerError."""
+    write_output(path, text)
+    terminal(is_error=True).print(f"written: {path}{remark}", soft_wrap=True)

@@ -1,0 +1,155 @@
+"""Gives the samples of a recording to the history that decisions look at, up to an instant at a time.
+
+Beside the history it knows of every series what tells that a verdict cannot have changed, so that most of the time
+nobody has to look: when its last work was seen, whether its samples came without a hole, and when the next one is due.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scaler.idleness.gpu import Signal, Unit
+from scaler.idleness.history import DeviceHistory, History
+from scaler.idleness.policy import Trust
+from scaler.idleness.window import JITTER, STEPS, as_stored
+from scaler_analysis.simulation.recordings.recorded import SeriesSpan
+from scaler_analysis.simulation.recordings.recording import RecordedSamples, time_before
+
+_FORGET_EVERY_S = 3600.0
+
+
+class FedSamples(NamedTuple):
+    """Some samples of one signal that were given to the history: arrays of one length, in the order of time."""
+
+    series: NDArray[np.intp]
+    at_s: NDArray[np.float64]
+    is_active: Mapping[float, NDArray[np.bool_]]
+    """By floor."""
+    is_after_hole: NDArray[np.bool_]
+    """Whether collections were missed before it; true of the first one."""
+
+
+class SampleFeed:
+    def __init__(
+        self,
+        steps: Iterator[tuple[float, Mapping[str, RecordedSamples]]],
+        series: Sequence[SeriesSpan],
+        *,
+        signals: Sequence[Signal],
+        trust: Trust,
+        span: timedelta,
+        floors: Iterable[float],
+    ) -> None:
+        # What is recorded are ratios.
+        self._signals = {each.name: replace(each, unit=Unit.RATIO) for each in signals}
+        self.history = History(signals=[*self._signals.values()], interval=trust.interval, span=span)
+        self._steps, self.series = steps, series
+        self._interval_s = trust.interval.total_seconds()
+        self.long_gap_s = (trust.max_gap_intervals + 2) * self._interval_s
+        """The time between two samples from which on the hole between them is not tolerated in any window."""
+        self._kept = span + 2 * trust.interval
+        self._parts: dict[str, _Part] = {}
+        self._read_until_s = -np.inf
+        self._forgotten_at_s = -np.inf
+        self._devices: list[DeviceHistory | None] = [None] * len(series)
+        self.rows = np.full(len(series), -1, np.intp)
+        """Of every series: the row of its GPU in the history; -1 where that holds nothing of it."""
+        self._floors = {each: np.float32(as_stored(each)) for each in floors}
+        self.work_ends: dict[float, NDArray[np.float64]] = {
+            floor: np.full(len(series), -np.inf) for floor in self._floors
+        }
+        """By floor, of every series: the end of the newest interval with work, in Unix seconds."""
+        self.firsts = np.array([each.first_s for each in series])
+        """Of every series: its first sample, also of those to come."""
+        self.finals = np.array([each.last_s for each in series])
+        """Of every series: its last sample of all."""
+        self.lasts = np.full(len(series), -np.inf)
+        """Of every series: its newest sample."""
+        self.holes = np.full(len(series), -np.inf)
+        """Of every series: its newest sample before which collections were missed."""
+        self.long_gaps = np.full(len(series), -np.inf)
+        """Of every series: its newest sample before which more of them were missed than is tolerated."""
+
+    def advance(self, until_s: float) -> Iterator[FedSamples]:
+        """Give it all samples up to that instant, which is included."""
+        self._forget(until_s)
+        while True:
+            for name, part in self._parts.items():
+                end = part.until(until_s)
+                if end > part.begin:
+                    yield self._give(self._signals[name], part, end)
+                    part.begin = end
+            if until_s <= self._read_until_s or not self._read():
+                return
+
+    def _read(self) -> bool:
+        """Whether there was one step more."""
+        found = next(self._steps, None)
+        if found is None:
+            self._read_until_s = np.inf
+            return False
+        self._read_until_s, samples = found
+        self._parts = {name: _Part(each, self._apart(each)) for name, each in samples.items() if name in self._signals}
+        return True
+
+    def _apart(self, samples: RecordedSamples) -> NDArray[np.float64]:
+        """How long before each sample the one before it of its series was, in seconds; inf for the first one."""
+        order = np.lexsort((samples.at_s, samples.series))
+        series, at_s = samples.series[order], samples.at_s[order]
+        apart = np.empty(len(order))
+        apart[order] = at_s - time_before(series, at_s, self.lasts.copy())
+        return apart
+
+    @property
+    def longest_step_s(self) -> float:
+        """The time between two samples from which on a collection may count as missed."""
+        return (2 - JITTER - 2 / STEPS) * self._interval_s
+
+    def _give(self, signal: Signal, part: "_Part", end: int) -> FedSamples:
+        some = slice(part.begin, end)
+        series, at_s, ratios = part.samples.series[some], part.samples.at_s[some], part.samples.ratios[some]
+        rows = self.rows[series]
+        if rows.min() < 0:
+            for position in np.unique(series[rows < 0]).tolist():
+                self._devices[position] = device = self.history.device(signal, self.series[position].gpu)
+                self.rows[position] = device.row
+            rows = self.rows[series]
+        self.history.extend(signal, rows, at_s, ratios.astype(np.float64))
+        is_active = {floor: ratios >= stored for floor, stored in self._floors.items()}
+        ends = (np.floor(at_s / self._interval_s) + 1) * self._interval_s
+        # Of several samples of a series the last one stays, and they are in the order of time.
+        for floor, active in is_active.items():
+            self.work_ends[floor][series[active]] = ends[active]
+        self.lasts[series] = at_s
+        is_after_hole = part.apart[some] > self.longest_step_s
+        if is_after_hole.any():
+            self.holes[series[is_after_hole]] = at_s[is_after_hole]
+            is_after_gap = part.apart[some] > self.long_gap_s
+            self.long_gaps[series[is_after_gap]] = at_s[is_after_gap]
+        return FedSamples(series, at_s, is_active, is_after_hole)
+
+    def _forget(self, now_s: float) -> None:
+        if now_s < self._forgotten_at_s + _FORGET_EVERY_S:
+            return
+        self._forgotten_at_s = now_s
+        self.history.forget_before(datetime.fromtimestamp(now_s, UTC) - self._kept)
+        for position in np.flatnonzero(self.rows >= 0).tolist():
+            device = self._devices[position]
+            if device is not None and device.is_forgotten:
+                self.rows[position], self._devices[position] = -1, None
+
+
+class _Part:
+    """What is left of a step, of one signal."""
+
+    def __init__(self, samples: RecordedSamples, apart: NDArray[np.float64]) -> None:
+        self.samples = samples
+        self.apart = apart
+        self.begin = 0
+
+    def until(self, at_s: float) -> int:
+        return self.begin + int(self.samples.at_s[self.begin :].searchsorted(at_s, "right"))
