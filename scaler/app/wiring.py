@@ -29,6 +29,7 @@ from scaler.decision.cluster_state import seconds_since_heard
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
+from scaler.decision.owners import Owners
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.idleness.pods import GpuPod
@@ -147,6 +148,10 @@ class Wiring:
         return wiring
 
     @property
+    def _owners(self) -> Owners:
+        return Owners(labels=self._settings.notifications.owner_labels, namespaces=self.namespaces)
+
+    @property
     def namespaces(self) -> Reflector[Namespace] | None:
         """None where only some are watched, and their labels may not be read."""
         return None if self.cluster_reflectors.is_confined else self.cluster_reflectors.quota.namespaces
@@ -193,7 +198,7 @@ class Wiring:
     ) -> NotificationController:
         """Of the leader. It reads what is watched already, and runs only where targets are configured."""
         settings = self._settings.notifications
-        workloads = NotifiedWorkloads(self.cluster, settings.owner_rules(), self.namespaces, own)
+        workloads = NotifiedWorkloads(self.cluster, self._owners, settings.notify_targets(), own)
         configured, digest = configured_notifications(settings), None
         if settings.digest is not None and isinstance(self.source, PrometheusSource):
             digest = WeeklyDigest(
@@ -202,7 +207,7 @@ class Wiring:
                 self.source,
                 OwnMetrics(matchers=self._settings.prometheus.matchers),
                 senders=configured.senders,
-                owner_of=workloads.owner_of_namespace,
+                owner_of=self._owners.of_namespace,
                 sent=observer.sent,
             )
         return NotificationController(
@@ -293,7 +298,7 @@ class Wiring:
         return FleetCollector(
             decisions=self.decision_cache,
             cluster=cluster,
-            usage=GpuUsageReader(cluster=cluster, evaluator=self.evaluator, queues=queues),
+            usage=GpuUsageReader(cluster=cluster, evaluator=self.evaluator, queues=queues, owners=self._owners),
             suspensions=suspensions,
             pending=pending,
             queues=queues,

@@ -1,18 +1,10 @@
 """The workloads as the API has them now: their histories, who owns them, and which targets are told.
 
-| the owner, from above                                                      |
-|----------------------------------------------------------------------------|
-| annotation `idlegpu.io/owner` of the ScaledObject, of the ScalableWorkload |
-| the first label of the settings' list that one of the two has              |
-| the same annotation, then the same labels, of the namespace                |
-| the name of the namespace                                                  |
-
 Targets are those that annotation `idlegpu.io/notify` of the ScaledObject names (an IdlePolicy writes it there), else
 the default ones of the settings. Names that the settings do not have are left out; `none` is nobody.
 """
 
-import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
@@ -20,30 +12,19 @@ from msgspec.structs import replace
 
 from scaler.decision.candidate import HistoryLine, lines_of
 from scaler.decision.cluster_state import ClusterState
+from scaler.decision.owners import Owners
 from scaler.decision.reasons import row_of
 from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import NO_TARGETS, NotifyTargets, marks_of
+from scaler.decision.workloads import NotifyTargets, marks_of
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
-from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
-from scaler.kube.reflector import Reflector
 from scaler.notifications.notice import NotifiedWorkload
 from scaler.suspension.reconciler import OwnRecord
 
-OWNER = "idlegpu.io/owner"
 _LONGEST = 160
 _MARKS = str.maketrans("<>", "‹›")
-_OWNER = re.compile(r"[\w.+@:/-][\w.+@:/ -]{0,126}")
-"""Owners stand in headers and in others' chats: nothing else than names and addresses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerRules:
-    labels: tuple[str, ...] = ()
-    """Labels that name the owner, the first one first."""
-    targets: NotifyTargets = NO_TARGETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +53,15 @@ class NotifiedWorkloads:
     def __init__(
         self,
         cluster: ClusterState,
-        rules: OwnerRules,
-        namespaces: Reflector[Namespace] | None,
+        owners: Owners,
+        targets: NotifyTargets,
         own: Mapping[str, OwnRecord],
     ) -> None:
         """`own`: what this process has seen, by the uid of the ScaledObject."""
         self._own = own
         self._cluster = cluster
-        self._rules = rules
-        self._namespaces = namespaces
+        self._owners = owners
+        self._targets = targets
         self._read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
 
     def all(self) -> Iterator[tuple[Source, NotifiedWorkload]]:
@@ -99,7 +80,7 @@ class NotifiedWorkloads:
         self._read = read
 
     def _versions(self, source: Source) -> _Versions:
-        found = self._namespace(source.holder.namespace)
+        found = self._owners.namespace(source.holder.namespace)
         return (
             source.scaled_object.metadata.resource_version,
             source.holder.resource_version,
@@ -122,8 +103,8 @@ class NotifiedWorkloads:
             uid=source.holder.uid,
             kind=plain(target.kind),
             target_name=plain(target.name),
-            owner=self._owner(source),
-            targets=self._rules.targets.of(metadata.annotations),
+            owner=self._owners.of(metadata, *([source.scalable.metadata] if source.scalable else [])),
+            targets=self._targets.of(metadata.annotations),
             lines=tuple(_told_lines(self._lines(source))),
             marks=marks_of(source.holder.annotations),
         )
@@ -134,28 +115,6 @@ class NotifiedWorkloads:
             return lines_of(source.scalable.status.history)
         own = self._own.get(source.holder.uid)
         return own.lines if own is not None else ()
-
-    def _owner(self, source: Source) -> str:
-        objects = [source.scaled_object.metadata, *([source.scalable.metadata] if source.scalable else [])]
-        return owner_of([objects], self._rules.labels) or self.owner_of_namespace(source.holder.namespace)
-
-    def owner_of_namespace(self, namespace: str) -> str:
-        found = self._namespace(namespace)
-        return owner_of([[found.metadata] if found else []], self._rules.labels) or namespace
-
-    def _namespace(self, name: str) -> Namespace | None:
-        return self._namespaces.get("", name) if self._namespaces is not None else None
-
-
-def owner_of(levels: Sequence[Sequence[ObjectMeta]], labels: Collection[str]) -> str:
-    """The first that is named, from the nearest level on; empty where none is."""
-    for objects in levels:
-        named = [each.annotations.get(OWNER, "") for each in objects]
-        named += [each.labels.get(label, "") for label in labels for each in objects]
-        found = next((name.strip() for name in named if _OWNER.fullmatch(name.strip())), "")
-        if found:
-            return found
-    return ""
 
 
 def _told_lines(lines: Iterable[HistoryLine]) -> Iterator[HistoryLine]:

@@ -172,11 +172,13 @@ LABELS = {
     "cluster_queue": "ClusterQueue where the workload holds or asks for quota; empty where Kueue does not manage it.",
     "model": "GPU model as the exporter names it, blanks written as `-`; empty where nothing names it.",
     "state": "Of GPUs: `Busy`, `Idle`, `HeldIdle`, `Unknown`, `WithoutMetrics`, `Starting`, `Ending` (see above). "
+    "Of a workload: as in `status.state`. "
     "Of nodes: `Trusted`, `Distrusted`, `Silent`. Of queue keys: `Waiting`, `Failing`. "
     "Of ProvisioningRequests: `New`, `Accepted`, `Provisioned`, `Failed`, `BookingExpired`, `CapacityRevoked`.",
     "reason": "A reason in PascalCase, the same as in Events, conditions and `explain`.",
     "kind": "Kind of the scale target, such as `ScalableWorkload` or `Deployment`.",
     "name": "Name of the scale target.",
+    "owner": "[Owner](notifications.md#owners) of the workload: a team, or a mail address.",
     "signal": "Name of a configured signal, such as `gr_engine_active`.",
     "currency": "`metrics.currency` of the settings.",
     "answer": "What KEDA gets: `active`, `inactive` or `error`.",

@@ -86,6 +86,12 @@ class Metrics(MetricSet):
         _WORKLOAD,
         unit="1",
     )
+    workload_state = _workloads.gauge(
+        "1 while the workload is Warned or Suspended, and whose it is; no series in other states. At most "
+        "metrics.workloads of them.",
+        (*_WORKLOAD, "state", "owner"),
+        unit="1",
+    )
     hidden_workloads = _workloads.gauge(
         "Workloads that are not shown one by one, because there are more than metrics.workloads.", ("verdict",)
     )

@@ -12,6 +12,14 @@ from deploy.helm_chart import ROOT, objects, one
 RULES = ROOT / "dashboards" / "rules"
 
 
+RULE_FILES = {
+    "idle-gpu-scaler": "idle-gpu-scaler",
+    "idle-gpu-scaler-raw-dcgm": "raw-dcgm",
+    "idle-gpu-scaler-owners": "owners",
+}
+"""By the name of their object."""
+
+
 def rules_of(body: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """By the name of the alert or of the series."""
     groups = body.get("spec", body)["groups"]
@@ -23,10 +31,9 @@ def written(name: str) -> dict[str, dict[str, Any]]:
 
 
 def test_by_default_the_rules_are_as_they_are_written() -> None:
-    values = {"rules": {"enabled": True, "rawDcgm": True}}
-    assert meant(rules_of(one("PrometheusRule", values))) == meant(written("idle-gpu-scaler"))
-    raw = one("PrometheusRule", values, "idle-gpu-scaler-raw-dcgm")
-    assert rules_of(raw) == written("raw-dcgm")
+    values = {"rules": {"enabled": True, "rawDcgm": True, "owners": True}}
+    for name, file in RULE_FILES.items():
+        assert meant(rules_of(one("PrometheusRule", values, name))) == meant(written(file))
 
 
 def meant(rules: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -50,8 +57,8 @@ def test_a_threshold_is_what_values_say(alert: str) -> None:
 
 
 def test_every_alert_leads_to_its_page_where_it_is_said_where_these_are() -> None:
-    values = {"rules": {"enabled": True, "rawDcgm": True, "runbooks": "https://wiki.example.com/gpus"}}
-    for name, file in {"idle-gpu-scaler": "idle-gpu-scaler", "idle-gpu-scaler-raw-dcgm": "raw-dcgm"}.items():
+    values = {"rules": {"enabled": True, "rawDcgm": True, "owners": True, "runbooks": "https://wiki.example.com/gpus"}}
+    for name, file in RULE_FILES.items():
         links = {}
         for rule, body in rules_of(one("PrometheusRule", values, name)).items():
             link = body.get("annotations", {}).pop("runbook_url", None)
@@ -69,9 +76,14 @@ def test_what_no_link_can_be_made_of_is_refused(written_so: str) -> None:
         objects({"rules": {"enabled": True, "runbooks": written_so}})
 
 
-def test_rules_on_dcgm_alone_are_asked_for_separately() -> None:
-    names = [each["metadata"]["name"] for each in objects({"rules": {"enabled": True}}) if "Rule" in each["kind"]]
-    assert names == ["idle-gpu-scaler"]
+@pytest.mark.parametrize("asked", [{}, {"rawDcgm": True}, {"owners": True}])
+def test_rules_on_dcgm_alone_and_those_for_owners_are_asked_for_separately(asked: dict[str, bool]) -> None:
+    made = objects({"rules": {"enabled": True, **asked}})
+    names = {each["metadata"]["name"] for each in made if "Rule" in each["kind"]}
+    assert names == {
+        "idle-gpu-scaler",
+        *(f"idle-gpu-scaler-{'owners' if 'owners' in asked else 'raw-dcgm'}" for _ in asked),
+    }
 
 
 def test_one_value_labels_all_that_a_prometheus_selects() -> None:

@@ -44,7 +44,7 @@ MATRIX: dict[str, Json] = {
 EVERYTHING: Json = {
     "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
     "podMonitoring": {"enabled": True},
-    "rules": {"enabled": True, "rawDcgm": True, "labels": {"release": "prometheus"}},
+    "rules": {"enabled": True, "rawDcgm": True, "owners": True, "labels": {"release": "prometheus"}},
     "dashboards": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
     "networkPolicy": {"egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]},
     "admissionCheck": {"enabled": True, "policy": {"waitForPodsGone": True, "pin": {"enabled": False}}},

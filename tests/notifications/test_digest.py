@@ -12,10 +12,12 @@ from notifications.test_notification_controller import enters
 from small_cluster import NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 
+from scaler.decision.owners import Owners
+from scaler.decision.workloads import NO_TARGETS
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.notifications.digest import MARK_PREFIX, DigestConfig, WeeklyDigest, queries
-from scaler.notifications.workloads import NotifiedWorkloads, OwnerRules
+from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.source import VectorSample
@@ -53,14 +55,14 @@ class Team:
     def __init__(self, one: Replica, receiver: Receiver, prometheus: Prometheus) -> None:
         self.replica = one
         self.outcomes: list[str] = []
-        self.workloads = NotifiedWorkloads(one.copies, OwnerRules(), None, {})
+        self.workloads = NotifiedWorkloads(one.copies, Owners(), NO_TARGETS, {})
         self.digest = WeeklyDigest(
             CONFIG,
             one.transport,
             prometheus,
             OwnMetrics(matchers=MATCHERS),
             senders={TARGET: receiver},
-            owner_of=self.workloads.owner_of_namespace,
+            owner_of=Owners().of_namespace,
             sent=lambda _, outcome: self.outcomes.append(outcome),
         )
 

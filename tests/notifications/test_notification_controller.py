@@ -14,6 +14,7 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.describe import timestamp
+from scaler.decision.owners import OWNER, Owners
 from scaler.decision.reasons import DecisionReason
 from scaler.decision.workloads import MARK_PREFIX, NotifyTargets
 from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
@@ -22,11 +23,11 @@ from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
 from scaler.notifications.senders import Content
-from scaler.notifications.workloads import OWNER, NotifiedWorkloads, OwnerRules
+from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.suspension.leader_api import LeaderApi, PatchApi
 from scaler.webhook import SendError
 
-RULES = OwnerRules(labels=("team",), targets=NotifyTargets(names=(TARGET,), default=(TARGET,)))
+OWNERS, TARGETS = Owners(labels=("team",)), NotifyTargets(names=(TARGET,), default=(TARGET,))
 TRIGGER = {"idleAfter": "1s"}
 
 
@@ -48,7 +49,7 @@ class Leader:
     def __init__(self, one: Replica, receiver: Receiver, *, api: PatchApi | None = None) -> None:
         self.replica, self.receiver, self.observer = one, receiver, Observer()
         self.clock = VirtualClock(NOON)
-        self.workloads = NotifiedWorkloads(one.copies, RULES, None, one.reconciler.own)
+        self.workloads = NotifiedWorkloads(one.copies, OWNERS, TARGETS, one.reconciler.own)
         self.controller = NotificationController(
             api or one.transport,
             self.workloads,

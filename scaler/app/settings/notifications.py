@@ -12,7 +12,6 @@ from scaler.idleness.hours import Weekday, read_zone
 from scaler.notifications.digest import DigestConfig
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import TargetConfig, target_kind, target_kinds
-from scaler.notifications.workloads import OwnerRules
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 """Part of the name of an annotation."""
@@ -161,9 +160,6 @@ class NotificationSettings(Section):
             retry_max=self.retry.max,
             give_up_after=self.retry.give_up_after,
         )
-
-    def owner_rules(self) -> OwnerRules:
-        return OwnerRules(labels=self.owner_labels, targets=self.notify_targets())
 
     def notify_targets(self) -> NotifyTargets:
         return NotifyTargets(names=tuple(each.name for each in self.targets), default=self.default_targets)

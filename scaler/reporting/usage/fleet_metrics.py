@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.reasons import FOUND_IDLE
 from scaler.idleness.verdict import Busy, Idle, Unknown
@@ -21,6 +22,8 @@ from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetUsage
 from scaler.reporting.usage.prices import Prices
 
 _VERDICTS = (*(each.__name__ for each in (Idle, Busy, Unknown)), "")
+_OF_OWNERS = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
+"""States of which owners are told by alerts."""
 _Rows = defaultdict[tuple[str, ...], float]
 
 
@@ -131,6 +134,8 @@ class FleetMetrics:
         set_series(metrics.workload_gpus, states)
         peaks = {(*each.title, signal): peak for each in shown for signal, peak in each.peaks.items()}
         set_series(metrics.workload_peak_ratio, peaks)
+        owned = [each for each in ordered if each.state in _OF_OWNERS][: self._limits.workloads]
+        set_series(metrics.workload_state, {(*each.title, str(each.state), each.owner): 1 for each in owned})
 
     # ------------------------------------------------------------------------------------------------ suspended, given
 

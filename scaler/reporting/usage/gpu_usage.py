@@ -20,12 +20,14 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from scaler.clock import Turns
+from scaler.decision.candidate import CandidateState, candidate_state
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import prevailing
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.inputs import JudgedRows
+from scaler.decision.owners import Owners
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.switches import switch_of
 from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase
@@ -33,6 +35,7 @@ from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, judged_length
 from scaler.kube.objects.core import is_true
+from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.candidates import is_scaling_paused
 from scaler.reporting.pending_workloads import QueueNames
@@ -76,6 +79,9 @@ class TargetUsage:
     peaks: Mapping[str, float]
     """Highest sample in the window by signal; 0..1."""
     at: datetime
+    state: CandidateState | None = None
+    """None where it has finished."""
+    owner: str = ""
     is_paused: bool = False
     """Whether KEDA does not scale it to 0, whatever the answer is."""
     is_switched: bool = False
@@ -171,6 +177,7 @@ class GpuUsageReader:
     cluster: ClusterState
     evaluator: Evaluator
     queues: QueueNames
+    owners: Owners = field(default_factory=Owners)
     _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     """By node. Remembered while no pod reports there: the model of a node does not change. Nodes do come and go."""
     _before: dict[Key, _PodUsage] = field(default_factory=dict, init=False, repr=False)
@@ -354,21 +361,29 @@ class GpuUsageReader:
                     states=sum(pods, Counter[GpuState]()),
                     peaks=_highest(tally.peaks.get(each, {}) for each in judged),
                     at=evaluation.at,
+                    state=candidate_state(decision, warned_at=decision.target.warned_at),
+                    owner=self._owner_of(key, entry.target),
                     is_paused=self._is_paused(key),
                     is_switched=self._is_switched(namespace, entry.target),
                 )
         return [*found.values()]
 
+    def _owner_of(self, key: Key, target: ScaleTargetRef) -> str:
+        scaled_object, scalable = self.cluster.scaled_objects.get(*key), self._scalable(key[0], target)
+        objects = [each.metadata for each in (scaled_object, scalable) if each is not None]
+        return self.owners.of(*objects) if objects else self.owners.of_namespace(key[0])
+
+    def _scalable(self, namespace: str, target: ScaleTargetRef) -> ScalableWorkload | None:
+        return self.cluster.scalable_workloads.get(namespace, target.name) if is_scalable_workload(target) else None
+
     def _is_switched(self, namespace: str, target: ScaleTargetRef) -> bool:
-        scalable = self.cluster.scalable_workloads.get(namespace, target.name) if is_scalable_workload(target) else None
+        scalable = self._scalable(namespace, target)
         return scalable is not None and switch_of(scalable.spec.job_ref) is not None
 
     def _queue_of(self, namespace: str, target: ScaleTargetRef) -> str:
         """Whether or not it runs; empty for what Kueue does not manage, or not as one Workload."""
-        scalable = self.cluster.scalable_workloads.get(namespace, target.name)
-        if not is_scalable_workload(target) or scalable is None:
-            return ""
-        workload = self.cluster.workload_of(scalable)
+        scalable = self._scalable(namespace, target)
+        workload = self.cluster.workload_of(scalable) if scalable is not None else None
         return self.queues.of(workload) if workload is not None else ""
 
 

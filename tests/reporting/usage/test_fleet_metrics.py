@@ -10,6 +10,7 @@ import pytest
 from builders import BUSY, IDLE, INACTIVE, NOON, at, decision, minutes, verdict
 
 from scaler.app.settings.model import MetricsSettings
+from scaler.decision.candidate import CandidateState
 from scaler.decision.decision import Active
 from scaler.decision.reasons import DecisionReason
 from scaler.reporting.metrics import Metrics
@@ -164,6 +165,23 @@ def test_a_workload_shows_its_thresholds_beside_its_signals() -> None:
     # It is foreseeable of the one that only time keeps; idleAfter is 30 minutes.
     in_ten_minutes = (NOON + minutes(10)).timestamp()
     assert shown.values("workload_suspend_timestamp_seconds", "name") == {("soon",): in_ten_minutes}
+
+
+def test_owners_are_shown_of_what_is_warned_or_suspended_up_to_the_limit() -> None:
+    shown = Shown(workloads=2)
+    named = [("a", "Warned", 90), ("b", "Idle", 80), ("c", "Warned", 70), ("d", "Suspended", 0), ("e", "Busy", 0)]
+    shown.workloads(
+        *(
+            replace(workload(name, idle=minutes(idle)), state=CandidateState(state), owner=f"team-{name}")
+            for name, state, idle in named
+        )
+    )
+    assert shown.values("workload_state", "name", "state", "owner") == {
+        ("a", "Warned", "team-a"): 1,
+        ("c", "Warned", "team-c"): 1,
+    }
+    shown.workloads(replace(workload("d"), state=CandidateState.SUSPENDED, owner="ada@example.com"))
+    assert shown.values("workload_state", "name", "state", "owner") == {("d", "Suspended", "ada@example.com"): 1}
 
 
 # ------------------------------------------------------------------------------------------------ suspended and given

@@ -23,6 +23,7 @@ from loops_builders import (
 from scripted_metrics import Metrics, ScriptedSource, gpu
 
 import scaler
+from scaler.decision.candidate import CandidateState
 from scaler.errors import SourceError
 from scaler.idleness.policy import Overrides
 from scaler.kube.reflector import NotWatched
@@ -285,3 +286,9 @@ async def test_coverage_is_the_share_of_intervals_with_a_sample_of_pods_that_are
     usage = await usage_of(lone("whole"), lone("half"), lone("young", started=young), shown=shown)
     # 60 of 60 minutes, and 30 of 60.
     assert usage.coverage == {"gr_engine_active": 0.75, "gpu_util": 0.75}
+
+
+async def test_a_workload_has_its_state_and_its_owner() -> None:
+    usage = await usage_of(gang("train", gpus=1), shown={"train-pod": [BUSY]})
+    [found] = usage.workloads
+    assert (found.state, found.owner) == (CandidateState.BUSY, "demo")
