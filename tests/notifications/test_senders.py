@@ -44,7 +44,7 @@ def mail_target(tmp_path: Path, url: str, *, to: str = "&to=ops@example.com", **
     return target(tmp_path, "apprise", f"{url}from={quote('Scaler <scaler@example.com>')}{to}", **more)
 
 
-async def send(config: TargetConfig, what: Content | None = None, within: timedelta = 5 * SECOND) -> None:
+async def send(config: TargetConfig, what: Content | None = None, within: timedelta = 20 * SECOND) -> None:
     await target_kind(config.kind).sender(config, THREADS, within).send(what or content(), NOON)
 
 

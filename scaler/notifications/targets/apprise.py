@@ -8,8 +8,9 @@ Source: Apprise, `url_to_dict` and `Apprise.instantiate`; RFC 3834 (Auto-Submitt
 
 import asyncio
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,31 +35,38 @@ class AppriseTarget:
 
     async def send(self, content: Content, now: datetime) -> None:  # noqa: ARG002 - as the protocol has it
         """A thread cannot be stopped: after the timeout nobody waits for it any more."""
-        work = asyncio.get_running_loop().run_in_executor(self._threads, self._notify, content)
+        # No part of the attempt: the first time it loads all plugins, which takes a second and 25 MB.
+        parsed = await asyncio.to_thread(self._parsed, content.owner)
+        work = asyncio.get_running_loop().run_in_executor(self._threads, self._notify, parsed, content)
         try:
             async with asyncio.timeout(self._timeout.total_seconds()):
                 await work
         except TimeoutError:
             raise SendError(f"no answer within {self._timeout.total_seconds():g} s") from None
 
-    def _notify(self, content: Content) -> None:
-        # Imported when the first message is sent: it takes 25 MB.
-        from apprise import Apprise, NotifyFormat
+    def _parsed(self, owner: str) -> dict[str, Any]:
+        """The address as Apprise reads it, with the owner in it."""
         from apprise.plugins import url_to_dict
 
         address = secret_of(self._target.url_file, "address")
-        try:
+        with _without_words():
             parsed = url_to_dict(address)  # type: ignore[no-untyped-call]
-            plugin = Apprise.instantiate(self._to(content.owner, parsed)) if parsed is not None else None
+        if parsed is None:
+            raise self._unknown()
+        return self._to(owner, parsed)
+
+    def _notify(self, parsed: dict[str, Any], content: Content) -> None:
+        from apprise import Apprise, NotifyFormat
+
+        with _without_words():
+            plugin = Apprise.instantiate(parsed)
             if plugin is None:
-                raise SendError(f"address {self._target.url_file}: is none that Apprise knows")
-            accepted = plugin.notify(title=content.subject, body=content.text, body_format=NotifyFormat.TEXT)
-        except SendError:
-            raise
-        except Exception as error:  # of a hundred plugins; their words may quote the address
-            raise SendError(f"Apprise failed: {type(error).__name__}") from None
-        if not accepted:
-            raise SendError("it was not accepted")
+                raise self._unknown()
+            if not plugin.notify(title=content.subject, body=content.text, body_format=NotifyFormat.TEXT):
+                raise SendError("it was not accepted")
+
+    def _unknown(self) -> SendError:
+        return SendError(f"address {self._target.url_file}: is none that Apprise knows")
 
     def _to(self, owner: str, parsed: dict[str, Any]) -> dict[str, Any]:
         """The parsed address; of mail, with whom it goes to, and that nobody's absence is answered to us."""
@@ -71,6 +79,17 @@ class AppriseTarget:
         if not targets:  # Apprise would write to the sender
             raise SendError(f"owner {owner!r} has no address that may be written to, and the mail's address has no to=")
         return parsed | {"targets": targets, "headers": {"Auto-Submitted": "auto-generated"} | parsed["headers"]}
+
+
+@contextmanager
+def _without_words() -> Iterator[None]:
+    """Errors of a hundred plugins, whose words may quote the address, by their type alone."""
+    try:
+        yield
+    except SendError:
+        raise
+    except Exception as error:
+        raise SendError(f"Apprise failed: {type(error).__name__}") from None
 
 
 def is_of_domain(owner: str, domains: Collection[str]) -> bool:

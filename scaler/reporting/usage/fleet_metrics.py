@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from scaler.decision.candidate import CandidateState
 from scaler.decision.describe import answer_word, verdict_word
-from scaler.decision.reasons import FOUND_IDLE
+from scaler.decision.reasons import FOUND_IDLE, CandidateState
 from scaler.idleness.verdict import Busy, Idle, Unknown
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics

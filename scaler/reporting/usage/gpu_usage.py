@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from scaler.clock import Turns
-from scaler.decision.candidate import CandidateState, candidate_state
+from scaler.decision.candidate import candidate_state
 from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
@@ -28,6 +28,7 @@ from scaler.decision.describe import prevailing
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.inputs import JudgedRows
 from scaler.decision.owners import Owners
+from scaler.decision.reasons import CandidateState
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.switches import switch_of
 from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase

@@ -10,9 +10,8 @@ import pytest
 from builders import BUSY, IDLE, INACTIVE, NOON, at, decision, minutes, verdict
 
 from scaler.app.settings.model import MetricsSettings
-from scaler.decision.candidate import CandidateState
 from scaler.decision.decision import Active
-from scaler.decision.reasons import DecisionReason
+from scaler.decision.reasons import CandidateState, DecisionReason
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import PendingFor, PendingWorkload
 from scaler.reporting.usage.budget_headroom import BudgetHeadroom, LimitHeadroom

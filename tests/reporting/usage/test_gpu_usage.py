@@ -23,7 +23,7 @@ from loops_builders import (
 from scripted_metrics import Metrics, ScriptedSource, gpu
 
 import scaler
-from scaler.decision.candidate import CandidateState
+from scaler.decision.reasons import CandidateState
 from scaler.errors import SourceError
 from scaler.idleness.policy import Overrides
 from scaler.kube.reflector import NotWatched
