@@ -4,6 +4,8 @@ Everything this program raises on purpose derives from `ScalerError`, so that a 
 a value with a reason and let a programming error crash loudly.
 """
 
+from collections.abc import Sequence
+
 
 class ScalerError(Exception):
     """Something outside this program is not as it must be; the message is fit for an operator's eyes."""
@@ -14,7 +16,14 @@ class ConfigurationError(ScalerError):
 
 
 class MetadataError(ScalerError):
-    """Trigger metadata of a ScaledObject that cannot be used; shown to its owner through KEDA's events."""
+    """Trigger metadata of a ScaledObject that cannot be used; shown to its owner through KEDA's events.
+
+    `problems`: by key what is wrong with its value, where that is known of single keys.
+    """
+
+    def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
 
 
 class SourceError(ScalerError):

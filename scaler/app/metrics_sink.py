@@ -8,7 +8,6 @@ import structlog
 
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.provisioning.lifecycle import LOST
-from scaler.app.metrics_source import UNCONFIGURED
 from scaler.decision.candidate import HistoryLine, return_of
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import answer_word, verdict_word
@@ -29,10 +28,14 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsSink:
-    """One method per kind of report; each is handed to the part that reports."""
+    """One method per kind of report; each is handed to the part that reports.
 
-    def __init__(self, metrics: Metrics) -> None:
+    `has_source`: without one samples are missed at every tick, which is no news.
+    """
+
+    def __init__(self, metrics: Metrics, *, has_source: bool = True) -> None:
         self.metrics = metrics
+        self._has_source = has_source
         self.reasons = ReportedReasons()
         self._counted: dict[Key, EvaluatedScaledObject] = {}
         self._problems = 0
@@ -50,7 +53,7 @@ class MetricsSink:
         metrics.series.labels(attributed="yes").set(intake.series - intake.unattributed)
         set_series(metrics.source_doubt, {(str(intake.doubt.reason),): 1} if intake.doubt is not None else {})
         if intake.doubt is not None:
-            tell = log.debug if UNCONFIGURED in intake.doubt.message else log.warning
+            tell = log.warning if self._has_source else log.debug
             tell("samples cannot be trusted", reason=intake.doubt.reason, why=intake.doubt.message)
         if tick.evaluation is not None:
             self._show(tick.evaluation)

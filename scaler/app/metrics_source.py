@@ -35,6 +35,11 @@ def open_metrics_source(settings: Settings, metrics: Metrics, *, is_needed: bool
     return NO_METRICS_SOURCE
 
 
+def is_configured(settings: Settings) -> bool:
+    """Whether the settings name a source."""
+    return bool(settings.prometheus.url or settings.dcgm.endpoints)
+
+
 UNCONFIGURED = (
     "no metrics source: set prometheus.url (--prometheus-url), or dcgm.endpoints (--dcgm-endpoint) "
     "to scrape dcgm-exporter directly"

@@ -14,7 +14,7 @@ import structlog
 from scaler import __version__
 from scaler.app.controllers import Leadership
 from scaler.app.metrics_sink import MetricsSink
-from scaler.app.metrics_source import NO_METRICS_SOURCE
+from scaler.app.metrics_source import NO_METRICS_SOURCE, is_configured
 from scaler.app.server_tls import ServerCertificates
 from scaler.app.settings.model import Settings
 from scaler.app.wiring import MISSED_TICKS, Wiring, max_evaluation_age, trigger_target
@@ -63,7 +63,7 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self._sink = MetricsSink(self.metrics)
+        self._sink = MetricsSink(self.metrics, has_source=is_configured(settings))
         self.metrics.build_info.labels(version=__version__).set(1)
         self.grpc_port = 0
         self.http_port = 0

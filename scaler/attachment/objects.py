@@ -5,7 +5,6 @@ it), never scales beyond 1, does not suspend what runs when it is created, and r
 """
 
 import hashlib
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import msgspec
 
 from scaler.attachment.policy import AttachmentPolicy, Criteria, Exclusion, Followed, Job
-from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, hook_problem, parse_metadata
+from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, hook_problem, in_words, parse_metadata
 from scaler.decision.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
@@ -124,7 +123,7 @@ def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str,
     try:
         parse_metadata(metadata)
     except MetadataError as error:
-        problems.append(re.sub(r"trigger metadata '(\w+)'", r"spec.\1", str(error)))
+        problems.append(in_words(error.problems, "spec.{}".format))
     return metadata
 
 

@@ -21,10 +21,9 @@ The first row that applies, from above:
 Every state, what begins it and what may come before it is in `STATES`; the picture in docs/policies.md is made from it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from enum import StrEnum
 from itertools import takewhile
 from textwrap import shorten
 from typing import NamedTuple
@@ -32,10 +31,10 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from scaler.decision.decision import Active, Answer, Decision, Quiet, asked_for, standing_warning
+from scaler.decision.decision import Active, Answer, Decision, Quiet, asked_for, standing_warning, wake_cause
 from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, row_of
-from scaler.decision.target_state import Phase, SetBack, TargetState
-from scaler.decision.workloads import BY_HTTP, BY_LINK, BY_WHEN_FREE, HISTORY_ANNOTATION, WAKE_ANNOTATION
+from scaler.decision.target_state import Phase, SetBack, TargetState, WakeCause
+from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.documents import UNREADABLE
 from scaler.idleness.policy import Reclaim
 from scaler.idleness.reasons import DOUBTS, About, UnknownReason
@@ -91,6 +90,8 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     reason: str = ""
     message: str = ""
     by: str = ""
+    cause: str = ""
+    """What one that is woken was woken for, a `WakeCause`. Older lines have none."""
     idle_since: datetime | None = None
     """Since when its GPUs are idle, of one that is warned or suspended for that."""
     idle_at_least: bool = False
@@ -190,20 +191,6 @@ _IS_IDLE = _STILL_QUIET | _DOWN | {_S.GRANTED}
 _UP = frozenset({_S.BUSY, _S.IDLE, _S.WARNED, _S.OBSERVING})
 
 
-class WakeCause(StrEnum):
-    """What a suspended workload came back for."""
-
-    ANNOTATION = "Annotation"
-    LINK = "Link"
-    """In a message to its owner."""
-    HTTP = "HTTP"
-    WHEN_FREE = "WhenFree"
-    DEMAND = "Demand"
-    SCHEDULE = "Schedule"
-    OTHER = "Other"
-    """`kubectl scale`, another trigger of KEDA's, or its own switch."""
-
-
 class Return(NamedTuple):
     """A suspended workload that runs again."""
 
@@ -220,22 +207,10 @@ def return_of(history: Sequence[HistoryLine]) -> Return | None:
     *_, down, waking, running = known
     if down.state not in _DOWN or waking.state != _S.WAKING:
         return None
-    return Return(_cause(waking), max(timedelta(0), running.at - waking.at))
+    return Return(_CAUSES.get(waking.cause, WakeCause.OTHER), max(timedelta(0), running.at - waking.at))
 
 
-def _cause(waking: HistoryLine) -> WakeCause:
-    asked = waking.message if waking.reason == DecisionReason.WAKING else ""
-    if WAKE_ANNOTATION in asked:
-        return next((cause for cause, is_it in _BY.items() if is_it(waking.by)), WakeCause.ANNOTATION)
-    return next((cause for word, cause in _WORDS.items() if word in asked), WakeCause.OTHER)
-
-
-_BY: Mapping[WakeCause, Callable[[str], bool]] = {
-    WakeCause.LINK: lambda by: by.startswith(BY_LINK),
-    WakeCause.HTTP: lambda by: by.endswith(BY_HTTP),
-    WakeCause.WHEN_FREE: lambda by: by.endswith(BY_WHEN_FREE),
-}
-_WORDS = {"demand query": WakeCause.DEMAND, "wakeAt": WakeCause.SCHEDULE}
+_CAUSES: Mapping[str, WakeCause] = {each: each for each in WakeCause}
 
 
 def next_line(
@@ -270,6 +245,7 @@ def next_line(
         at=now.replace(microsecond=0),
         message=shorten(line.message, _LONGEST_MESSAGE, placeholder=" …"),
         by=by if state in _ASKED_FOR else "",
+        cause=(wake_cause(decision) or "") if line.reason == DecisionReason.WAKING else "",
     )
 
 

@@ -14,7 +14,7 @@ from scaler.decision import target_state
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.decision.switched_objects import not_served
 from scaler.decision.switches import Switch, observe_switched, switch_of
-from scaler.decision.target_state import ObservedTarget
+from scaler.decision.target_state import ObservedTarget, WakeRequest
 from scaler.decision.workloads import (
     EXCLUDE,
     KEEP_FOR,
@@ -562,11 +562,16 @@ class ClusterState:
         return min(found, key=len) if found else self.pods.by_index("gpus", namespace)
 
     def situation(
-        self, scalable: ScalableWorkload, *, wake: str = "", when_free: str = "", at: datetime | None = None
+        self,
+        scalable: ScalableWorkload,
+        *,
+        wake: WakeRequest | None = None,
+        when_free: str = "",
+        at: datetime | None = None,
     ) -> ObservedTarget:
         """The ScalableWorkload as observed.
 
-        `wake` is a wake-up that others request, in words, and `when_free` one for when there is room; `at` is the
+        `wake` is a wake-up that others request, and `when_free` one for when there is room, in words; `at` is the
         instant at which its grant must be active, None where that does not matter.
         """
         grant = grant_of(scalable)

@@ -44,7 +44,7 @@ from datetime import MAXYEAR, datetime, timedelta
 from typing import NamedTuple
 
 from scaler.decision.reasons import FOUND_IDLE, DecisionReason, row_of
-from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest
 from scaler.idleness import hooks
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookRun, HookStage
@@ -410,8 +410,8 @@ def _late_at(target: TargetState, policy: Policy) -> datetime | None:
 
 def _answer_at_zero(target: TargetState, policy: Policy, now: datetime) -> Answer:
     request = target.wake_request or _schedule(target, policy, now)
-    if request:
-        return Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {request}")
+    if request is not None:
+        return Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {request.words}")
     if _when_free(target, policy):
         return Inactive(reason=DecisionReason.SUSPENDED, message=f"suspended; {_AWAITS_ROOM[target.is_plannable]}")
     return Inactive(reason=DecisionReason.SUSPENDED, message="suspended; no wake-up requested")
@@ -431,10 +431,20 @@ def _when_free(target: TargetState, policy: Policy) -> str:
     return target.when_free_request or by_policy
 
 
-def _schedule(target: TargetState, policy: Policy, now: datetime) -> str:
-    """The `wakeAt` of its policy that has passed since it was suspended, in words; empty where none has."""
+def _schedule(target: TargetState, policy: Policy, now: datetime) -> WakeRequest | None:
+    """The `wakeAt` of its policy that has passed since it was suspended; None where none has."""
     due = latest(policy.wake_at, now) if policy.wake_at and target.suspended_at else None
-    return f"wakeAt {due:%Y-%m-%dT%H:%M:%SZ}" if due and target.suspended_at and due > target.suspended_at else ""
+    if due is None or target.suspended_at is None or due <= target.suspended_at:
+        return None
+    return WakeRequest(WakeCause.SCHEDULE, f"wakeAt {due:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def wake_cause(decision: Decision) -> WakeCause | None:
+    """What it comes back for, where its answer says that a wake-up is requested."""
+    if decision.answer.reason is not DecisionReason.WAKING:
+        return None
+    request = decision.target.wake_request or _schedule(decision.target, decision.policy, decision.decided_at)
+    return request.cause if request is not None else None
 
 
 def _answer_running(
@@ -469,7 +479,7 @@ def left_alone_until(target: TargetState, now: datetime) -> datetime | None:
 def asked_for(decision: Decision, now: datetime) -> bool:
     """Whether its owner, demand, or its policy asks for it to run."""
     target, policy = decision.target, decision.policy
-    is_woken = bool(target.wake_request) and not target.is_started_by_other
+    is_woken = target.wake_request is not None and not target.is_started_by_other
     return is_woken or bool(target.demand or target.when_free_request or _schedule(target, policy, now))
 
 

@@ -37,7 +37,7 @@ from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, l
 from scaler.decision.owned_pods import OwnedPods
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
-from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
+from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest, state_of, state_of_scale
 from scaler.decision.trigger_metadata import (
     SOURCES_ANNOTATION,
     by_source,
@@ -462,12 +462,13 @@ class Evaluator:
         state = replace(state, set_back=set_back_of(history))
         return ScaleTarget(state=_since_asked(state, lambda: history), pods=pods)
 
-    def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> str:
-        """What requests that its target runs again, in words; empty where nothing does."""
+    def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> WakeRequest | None:
+        """What requests that its target runs again; None where nothing does."""
         metadata = scaled_object.metadata
         where = f"{scaled_object.resource.kind} {metadata.name}"
         own = wake_request(metadata.annotations, where=where, suspended_at=suspended_at)
-        return own or self.demands.of(metadata.key)
+        demand = self.demands.of(metadata.key)
+        return own or (WakeRequest(WakeCause.DEMAND, demand) if demand else None)
 
     def _when_free(self, scaled_object: ScaledObject) -> str:
         """What requests that for when there is room, in words; empty where nothing does."""

@@ -153,6 +153,27 @@ class ObservedWorkload:
     """When its own controller saw it at work last."""
 
 
+class WakeCause(StrEnum):
+    """What a suspended workload comes back for."""
+
+    ANNOTATION = "Annotation"
+    LINK = "Link"
+    """In a message to its owner."""
+    HTTP = "HTTP"
+    WHEN_FREE = "WhenFree"
+    DEMAND = "Demand"
+    SCHEDULE = "Schedule"
+    OTHER = "Other"
+    """`kubectl scale`, another trigger of KEDA's, or its own switch."""
+
+
+class WakeRequest(NamedTuple):
+    """A request that a suspended target runs again."""
+
+    cause: WakeCause
+    words: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTarget:
     desired_replicas: int
@@ -160,7 +181,7 @@ class ObservedTarget:
     pods: Sequence[GpuPod] = ()
     was_bound: bool = False
     """Whether a Workload was found for it before."""
-    wake_request: str = ""
+    wake_request: WakeRequest | None = None
     when_free_request: str = ""
     warned_at: datetime | None = None
     """When its owner was warned last that it will be suspended."""
@@ -204,8 +225,8 @@ class TargetState:
     """The targets that tell its owner by messages, each of which is accepted or not."""
     told_at: datetime | None = None
     """When the first of them had told its owner of that warning; None where none has."""
-    wake_request: str = ""
-    """What asks for a suspended target to run again, in words; empty where nothing does."""
+    wake_request: WakeRequest | None = None
+    """What asks for a suspended target to run again; None where nothing does."""
     when_free_request: str = ""
     """What asks for it to run again when its quota and nodes are free, in words; the policy is not meant."""
     suspended_because: str = ""
@@ -271,9 +292,9 @@ def _running_since(target: ObservedTarget) -> datetime | None:
             return None
 
 
-def _start_of_other(target: ObservedTarget) -> str:
+def _start_of_other(target: ObservedTarget) -> WakeRequest | None:
     workload = target.workload if target.is_started_by_other else None
-    return f"{workload.kind} {workload.name} was started" if workload else ""
+    return WakeRequest(WakeCause.OTHER, f"{workload.kind} {workload.name} was started") if workload else None
 
 
 _Found = tuple[Phase, str]
@@ -455,7 +476,7 @@ def state_of_scale(
     *,
     replicas: int,
     pods: Sequence[GpuPod],
-    wake_request: str = "",
+    wake_request: WakeRequest | None = None,
     when_free_request: str = "",
     warned_at: datetime | None = None,
     suspended_at: datetime | None = None,

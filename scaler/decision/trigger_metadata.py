@@ -98,9 +98,18 @@ def parse_metadata(metadata: Mapping[str, str]) -> Overrides:
     if (length := sum(len(key) + len(text) for key, text in items)) > _LONGEST_METADATA:
         raise MetadataError(f"trigger metadata: keys of this scaler have {length} characters; write shorter values")
     parsed = _parse(frozenset(items))
-    if isinstance(parsed, str):
-        raise MetadataError(parsed)
+    if isinstance(parsed, tuple):
+        raise MetadataError(in_words(parsed), parsed)
     return parsed
+
+
+def in_words(
+    problems: Sequence[tuple[str, str]],
+    named: Callable[[str], str] = lambda key: f"trigger metadata {_clipped(key)}",
+) -> str:
+    """What is wrong with the values. `named`: how a key is called where they were written."""
+    more = [f"{len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
+    return " | ".join([*(f"{named(key)}: {what}" for key, what in problems[:_LISTED]), *more])
 
 
 def foreign_keys(metadata: Mapping[str, str]) -> tuple[str, ...]:
@@ -194,24 +203,21 @@ _resolve = lru_cache(maxsize=1024)(resolve)
 # Only our part is remembered, which is bounded. So a tenant cannot fill the memory with what is ignored, and
 # ScaledObjects that are set alike share an entry.
 @lru_cache(maxsize=8192)
-def _parse(items: frozenset[tuple[str, str]]) -> Overrides | str:
-    """What is set, or what is wrong with it: an exception would not be remembered."""
+def _parse(items: frozenset[tuple[str, str]]) -> Overrides | tuple[tuple[str, str], ...]:
+    """What is set, or what is wrong with it, by key: an exception would not be remembered."""
     given: dict[str, Any] = {}
-    problems: list[str] = []
+    problems: list[tuple[str, str]] = []
     for key, text in sorted(items):
         try:
             field = _field(key)
             given[field.name] = _value(field, text)
         except ValueError as problem:
-            problems.append(f"trigger metadata {_clipped(key)}: {problem}")
+            problems.append((key, str(problem)))
     if too_long := under_pressure_problem(given.get("idle_after"), given.get("idle_after_under_pressure")):
-        problems.append(f"trigger metadata 'idleAfterUnderPressure': {too_long}")
+        problems.append(("idleAfterUnderPressure", too_long))
     if back_at_once := wake_problem(given.get("wake"), given.get("reclaim")):
-        problems.append(f"trigger metadata 'wake': {back_at_once}")
-    if problems:
-        more = [f"{len(problems) - _LISTED} more"] if len(problems) > _LISTED else []
-        return " | ".join([*problems[:_LISTED], *more])
-    return Overrides(**given)
+        problems.append(("wake", back_at_once))
+    return tuple(problems) or Overrides(**given)
 
 
 class _Field(NamedTuple):

@@ -19,11 +19,12 @@ Source: kueue.x-k8s.io/v1beta2, conditions QuotaReserved, Admitted, Evicted, Fin
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import msgspec
 
 from scaler.decision import target_state
-from scaler.decision.target_state import Grant, Seeks
+from scaler.decision.target_state import Grant, Seeks, WakeCause, WakeRequest
 from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, parse_duration
@@ -45,8 +46,6 @@ WARNED_AT = "idlegpu.io/warned-at"
 """On a ScaledObject whose target has no status of ours: when its owner was warned. Written by the leader."""
 ASKED_BY = "idlegpu.io/asked-by"
 """Who has set the annotations above, as the verbs write it. It is a claim: anybody who may set them may set it."""
-BY_LINK, BY_HTTP, BY_WHEN_FREE = "link to ", " over HTTP", ", WhenFree"
-"""How it begins, or ends, where it was not the one named there who wrote the annotation."""
 HISTORY_ANNOTATION = "idlegpu.io/history"
 """On a ScaledObject whose target has no status of ours: the states that it was in. Written by the leader. JSON."""
 BEFORE_SUSPEND = "idlegpu.io/before-suspend"
@@ -191,15 +190,15 @@ def grant_of(scalable: ScalableWorkload) -> Grant | None:
     )
 
 
-def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: datetime | None) -> str:
-    """What requests the wake-up now, in words; empty where nothing does."""
+def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: datetime | None) -> WakeRequest | None:
+    """What requests the wake-up now; None where nothing does."""
     value = annotations.get(WAKE_ANNOTATION, "").strip()
     if value.lower() in _NO or is_when_free(annotations):
-        return ""
+        return None
     asked_at = instant_of(value)
     if asked_at is not None and suspended_at is not None and asked_at <= suspended_at:
-        return ""
-    return f"annotation {WAKE_ANNOTATION} on {where}"
+        return None
+    return WakeRequest(Asker.of(annotations).through, f"annotation {WAKE_ANNOTATION} on {where}")
 
 
 def is_when_free(annotations: Mapping[str, str]) -> bool:
@@ -337,9 +336,32 @@ def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
     return Overrides(keep_until=keep_until, exclude_until=exclude_until)
 
 
-def asked_by(annotations: Mapping[str, str]) -> str:
-    """Who has set the annotations beside this one, by their own words, and as much of them as a name has."""
-    return annotations.get(ASKED_BY, "")[:_LONGEST_NAME]
+class Asker(NamedTuple):
+    """Who has set the annotations of an owner, by their own words, and through what: the value of `ASKED_BY`."""
+
+    name: str = ""
+    through: WakeCause = WakeCause.ANNOTATION
+
+    @classmethod
+    def of(cls, annotations: Mapping[str, str]) -> "Asker":
+        """With as much of the words as a name has."""
+        text = annotations.get(ASKED_BY, "")
+        for through, (begin, end) in _WRITTEN.items():
+            if text.startswith(begin) and text.endswith(end):
+                return cls(text[len(begin) : len(text) - len(end)][:_LONGEST_NAME], through)
+        return cls(text[:_LONGEST_NAME])
+
+    def __str__(self) -> str:
+        begin, end = _WRITTEN.get(self.through, ("", ""))
+        return f"{begin}{self.name}{end}"
+
+
+_WRITTEN = {
+    WakeCause.LINK: ("link to ", ""),
+    WakeCause.HTTP: ("", " over HTTP"),
+    WakeCause.WHEN_FREE: ("", ", WhenFree"),
+}
+"""How it begins and ends where it was not the one named there who wrote the annotation."""
 
 
 def keep_for(annotations: Mapping[str, str], *, where: str) -> timedelta | None:

@@ -30,7 +30,8 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import CandidateState
-from scaler.decision.workloads import ASKED_BY, BY_LINK, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, instant_of
+from scaler.decision.target_state import WakeCause
+from scaler.decision.workloads import ASKED_BY, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, Asker, instant_of
 from scaler.documents import read_secret
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.idleness.durations import format_duration
@@ -128,7 +129,7 @@ class Links:
 
     def changes(self, verb: LinkVerb, link: Link, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
         """The annotations that the link sets where there are these."""
-        asked = {ASKED_BY: f"{BY_LINK}{link.owner}"}
+        asked = {ASKED_BY: str(Asker(link.owner, WakeCause.LINK))}
         match verb:
             case LinkVerb.WAKE:
                 return asked | {WAKE_ANNOTATION: str(timestamp(now))}

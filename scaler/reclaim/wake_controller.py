@@ -12,7 +12,8 @@ from typing import ClassVar
 import structlog
 
 from scaler.clock import every
-from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, WAKE_ANNOTATION, asked_by, wake_time
+from scaler.decision.target_state import WakeCause
+from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 from scaler.errors import KubeError
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -69,7 +70,7 @@ class WakeController:
 
 
 def _asked_by(found: SuspendedWorkload) -> str:
+    name = found.decision.policy.source_of("wake")
     if (on := found.by_owner) is not None:
-        by = asked_by(on.metadata.annotations).removesuffix(BY_WHEN_FREE)
-        return f"{by or 'its owner'}{BY_WHEN_FREE}"
-    return f"{found.decision.policy.source_of('wake')}{BY_WHEN_FREE}"
+        name = Asker.of(on.metadata.annotations).name or "its owner"
+    return str(Asker(name, WakeCause.WHEN_FREE))

@@ -34,7 +34,8 @@ from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import prevailing
 from scaler.decision.reasons import CandidateState
-from scaler.decision.workloads import ASKED_BY, BY_HTTP, WAKE_ANNOTATION, wake_time
+from scaler.decision.target_state import WakeCause
+from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 from scaler.errors import KubeError, QueryError
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
@@ -124,7 +125,7 @@ class WakeRequests:
         if state is not CandidateState.UNKNOWN and state not in _ABOUT_TO_STOP:
             runs = "it has finished" if state is None else f"it runs ({state}); what shall stay is kept by keep-for"
             raise QueryError(runs, status=HTTPStatus.CONFLICT)
-        annotations = wake_annotations(decision, by=f"{user.name}{BY_HTTP}", now=self._clock.now())
+        annotations = wake_annotations(decision, by=str(Asker(user.name, WakeCause.HTTP)), now=self._clock.now())
         body = {"metadata": {"uid": found.metadata.uid, "annotations": annotations}}
         await self._api.patch(found.resource.path(namespace, name), body)
         log.info("wake-up requested", namespace=namespace, name=name, user=user.name)

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, asked_by, keep_for, keep_overrides
+from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, Asker, keep_for, keep_overrides
 from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Policy, is_any_of
@@ -99,7 +99,7 @@ def settle(
         written = {KEEP_FOR: None, KEEP_UNTIL: stamp(until)}
     if limits is None:
         return Settled(annotations=written, keeps=())
-    found, refused, by = [*keeps], "; ".join(problems.values()), asked_by(annotations)
+    found, refused, by = [*keeps], "; ".join(problems.values()), str(Asker.of(annotations))
     before = max((each.until for each in found if each.until > now), default=None)
     granted = None if before is None else stamp(before)
     written = {key: None if key == KEEP_FOR else granted for key in problems} | written

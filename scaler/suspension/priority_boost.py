@@ -175,7 +175,7 @@ def _requested_by(decision: Decision) -> str:
         return f"it is kept until {keep_until.isoformat()}"
     if isinstance(decision.answer, Active) and decision.answer.reason is DecisionReason.EXCLUDED:
         return f"it is {decision.answer.message}"
-    request = target.demand or target.wake_request
+    request = target.demand or (target.wake_request.words if target.wake_request is not None else "")
     return f"it is requested by {request}" if request else ""
 
 

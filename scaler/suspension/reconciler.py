@@ -36,7 +36,7 @@ from scaler.decision.workloads import (
     KEEP_UNTIL,
     WAKE_ANNOTATION,
     WARNED_AT,
-    asked_by,
+    Asker,
     is_when_free,
     observe,
     wake_request,
@@ -401,7 +401,7 @@ class SuspensionReconciler:
         is_woken = decision is not None and decision.answer.reason is DecisionReason.WAKING
         requests = {WAKE_ANNOTATION} if is_woken else {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
         asking = [each for each in objects if each.annotations.keys() & requests] or objects
-        return next((by for each in asking if (by := asked_by(each.annotations))), "")
+        return next((by for each in asking if (by := str(Asker.of(each.annotations)))), "")
 
     # ------------------------------------------------------------------------------------------------ wake annotations
 
@@ -499,7 +499,7 @@ class SuspensionReconciler:
             set_back = _by(set_back, await self._scales.scaled_last_by(key[0], target))
         permits = partial(self._permits_warning, scaled_object)
         warned = next_warning(own.warned_at, decision, now=now, permits=permits) if _warns(decision) else None
-        by, last = asked_by(metadata.annotations), own.lines[-1] if own.lines else None
+        by, last = str(Asker.of(metadata.annotations)), own.lines[-1] if own.lines else None
         line = next_line(last, decision, warned_at=warned, by=by, set_back=set_back, now=now)
         if line is not None and metadata.uid not in self.own:
             own = own.as_before()

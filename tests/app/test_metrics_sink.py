@@ -81,10 +81,10 @@ def test_what_keeps_plans_from_being_made_is_shown(metrics: Metrics) -> None:
 
 
 def test_the_time_from_the_request_until_a_workload_runs_is_counted_by_what_asked_for_it(metrics: Metrics) -> None:
-    observers, message = MetricsSink(metrics), "wake-up requested: annotation idlegpu.io/wake on ScaledObject a"
+    observers = MetricsSink(metrics)
     lines = [
         HistoryLine(at=NOON, state="Suspended"),
-        HistoryLine(at=at(60), state="Waking", reason="Waking", message=message, by="IdlePolicy/a, WhenFree"),
+        HistoryLine(at=at(60), state="Waking", cause="WhenFree"),
         HistoryLine(at=at(150), state="Busy"),
     ]
     for number in range(1, len(lines) + 1):

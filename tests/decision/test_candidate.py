@@ -17,7 +17,6 @@ from scaler.decision.candidate import (
     HISTORY,
     HistoryLine,
     Return,
-    WakeCause,
     candidate_state,
     history_of,
     next_line,
@@ -26,8 +25,9 @@ from scaler.decision.candidate import (
 )
 from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, decide
 from scaler.decision.reasons import STATES, CandidateState, DecisionReason
-from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest
 from scaler.decision.workloads import HISTORY_ANNOTATION
+from scaler.idleness.hours import parse_day_times
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
@@ -190,34 +190,44 @@ def test_what_is_unknown_of_everything_is_no_state_of_a_workload(reason: str) ->
     assert next_line(None, decided(doubt, a_target()), now=NOON) is None
 
 
-BY_ANNOTATION = "wake-up requested: annotation idlegpu.io/wake on ScaledObject a"
-CAUSES: dict[str, tuple[tuple[str, str, str], WakeCause]] = {
-    "the verb": (("Waking", BY_ANNOTATION, "anna"), WakeCause.ANNOTATION),
-    "nobody said who": (("Waking", BY_ANNOTATION, ""), WakeCause.ANNOTATION),
-    "a link": (("Waking", BY_ANNOTATION, "link to anna"), WakeCause.LINK),
-    "a request over HTTP": (("Waking", BY_ANNOTATION, "anna over HTTP"), WakeCause.HTTP),
-    "room, by a policy": (("Waking", BY_ANNOTATION, "IdlePolicy/a, WhenFree"), WakeCause.WHEN_FREE),
-    "demand": (("Waking", "wake-up requested: demand query 'inbox'", "anna"), WakeCause.DEMAND),
-    "its hour": (("Waking", "wake-up requested: wakeAt 2026-12-01T07:30:00Z", "anna"), WakeCause.SCHEDULE),
-    "its own switch": (("Waking", "wake-up requested: Notebook a was started", "link to anna"), WakeCause.OTHER),
-    "kubectl scale": (("WaitingForQuota", "spec.replicas is 1; not admitted yet", "link to anna"), WakeCause.OTHER),
-}
-
-
-def lines(*states: str, waking: tuple[str, str, str] = ("Waking", BY_ANNOTATION, "")) -> list[HistoryLine]:
+def lines(*states: str, cause: str = "Annotation") -> list[HistoryLine]:
     """One each minute."""
-    reason, message, by = waking
     return [
-        HistoryLine(at=NOON + minutes(number), state=state, reason=reason, message=message, by=by)
-        if state == "Waking"
-        else HistoryLine(at=NOON + minutes(number), state=state)
+        HistoryLine(at=NOON + minutes(number), state=state, cause=cause if state == "Waking" else "")
         for number, state in enumerate(states)
     ]
 
 
-@pytest.mark.parametrize(("waking", "cause"), CAUSES.values(), ids=CAUSES.keys())
-def test_what_a_workload_came_back_for_is_in_its_history(waking: tuple[str, str, str], cause: WakeCause) -> None:
-    assert return_of(lines("Suspended", "Waking", "Busy", waking=waking)) == Return(cause, minutes(1))
+HOUR = {"wake_at": parse_day_times("Mon-Sun 11:59 UTC"), "suspended_at": NOON - minutes(60)}
+WOKEN: dict[str, tuple[dict[str, Any], WakeCause]] = {
+    **{str(each): ({"wake_request": WakeRequest(each, "words")}, each) for each in WakeCause},
+    "its hour": (HOUR, WakeCause.SCHEDULE),
+    "its hour, and before that its owner": (
+        {**HOUR, "wake_request": WakeRequest(WakeCause.LINK, "words")},
+        WakeCause.LINK,
+    ),
+    "kubectl scale": ({"desired_replicas": 1, "phase": Phase.WAITING_FOR_QUOTA}, WakeCause.OTHER),
+}
+
+
+@pytest.mark.parametrize(("changes", "cause"), WOKEN.values(), ids=WOKEN.keys())
+def test_what_a_workload_came_back_for_is_in_its_history(changes: dict[str, Any], cause: WakeCause) -> None:
+    wake_at = changes.get("wake_at", ())
+    target = a_target(
+        **{"desired_replicas": 0, "phase": Phase.SUSPENDED, **{k: v for k, v in changes.items() if k != "wake_at"}}
+    )
+    woken = decide(target, None, policy=policy(wake_at=wake_at), now=NOON)
+    line = next_line(HistoryLine(NOON - minutes(9), "Suspended"), woken, now=NOON)
+    assert line is not None
+    assert line.cause == ("" if cause is WakeCause.OTHER and target.desired_replicas else cause)
+    history = [HistoryLine(NOON - minutes(9), "Suspended"), line, HistoryLine(NOON + minutes(1), "Busy")]
+    assert return_of(history) == Return(cause, minutes(1))
+
+
+@pytest.mark.parametrize("cause", ["", "Else"])
+def test_a_line_whose_cause_is_not_known_came_back_for_something_else(cause: str) -> None:
+    """Lines of before there were causes, whatever their message says."""
+    assert return_of(lines("Suspended", "Waking", "Busy", cause=cause)) == Return(WakeCause.OTHER, minutes(1))
 
 
 @pytest.mark.parametrize(
@@ -310,7 +320,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
             phase=Phase.RUNNING if replicas else Phase.SUSPENDED,
             running_since=self.at(self.running_since),
             warned_at=self.scalable.status.warned_at,
-            wake_request="annotation" if self.wakes else "",
+            wake_request=WakeRequest(WakeCause.ANNOTATION, "annotation") if self.wakes else None,
         )
         asked = policy(
             idle_after=minutes(WINDOW),

@@ -17,6 +17,7 @@ from scaler.decision.cluster_state import (
     scaled_by_key,
     workload_indexes,
 )
+from scaler.decision.target_state import WakeCause, WakeRequest
 from scaler.idleness import pods as core
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -269,17 +270,21 @@ def test_of_several_workloads_of_a_job_it_is(memory: MemoryCluster, which: str) 
 def test_a_situation_is_what_is_observed_and_requested(memory: MemoryCluster) -> None:
     memory.workloads.put(WorkloadJson("wl", pods=1).admitted().decoded())
     memory.pods.put(pod("worker", workload="wl"))
+    demand = WakeRequest(WakeCause.DEMAND, "demand query 'queued'")
     wished = scalable_workload("train", workload="wl", replicas=0, annotations={"idlegpu.io/wake": "true"})
-    situation = memory.read().situation(wished, wake="demand query 'queued'")
+    situation = memory.read().situation(wished, wake=demand)
     assert situation.workload is not None
     assert (situation.workload.admitted, names(situation.pods)) == (True, ["worker"])
     assert (situation.desired_replicas, situation.was_bound, situation.wakes_foreign) == (0, False, True)
-    assert situation.wake_request == "annotation idlegpu.io/wake on ScalableWorkload train"
+    assert situation.wake_request == (
+        WakeCause.ANNOTATION,
+        "annotation idlegpu.io/wake on ScalableWorkload train",
+    )
 
     unwished = scalable_workload("train", workload="gone", workloadUID="7e6b1a34")
-    situation = memory.read().situation(unwished, wake="demand query 'queued'")
+    situation = memory.read().situation(unwished, wake=demand)
     assert (situation.workload, situation.pods, situation.was_bound) == (None, (), True)
-    assert (situation.wake_request, situation.wakes_foreign) == ("demand query 'queued'", False)
+    assert (situation.wake_request, situation.wakes_foreign) == (demand, False)
 
 
 # ---- pods of a selector

@@ -32,7 +32,7 @@ from scaler.decision.decision import (
     needs_verdict,
 )
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, TargetState
+from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim, WakeRule
@@ -64,6 +64,8 @@ NONE: dict[str, Any] = {}
 OBSERVE = {"mode": EnforcementMode.OBSERVE}
 ON_PRESSURE = {"reclaim": Reclaim.ON_PRESSURE}
 PLAN = "plan p1 for Workload team/gang"
+BY_OWNER = WakeRequest(WakeCause.ANNOTATION, "annotation idlegpu.io/wake")
+BY_DEMAND = WakeRequest(WakeCause.DEMAND, "demand query 'inbox'")
 ASLEEP = a_target(desired_replicas=0, phase=Phase.SUSPENDED)
 FINISHED_AT_0 = a_target(desired_replicas=0, phase=Phase.FINISHED)
 GRANTED = a_target(grant=PLAN)
@@ -111,7 +113,7 @@ ROOM: dict[str, tuple[TargetState, dict[str, Any], str]] = {
         WHEN_FREE,
         "annotation idlegpu.io/wake on ScaledObject x",
     ),
-    "it is woken already": (replace(ASKED, wake_request="annotation"), {}, ""),
+    "it is woken already": (replace(ASKED, wake_request=BY_OWNER), {}, ""),
     "its pods still end": (replace(TAKEN, phase=Phase.SUSPENDING), WHEN_FREE, ""),
     "it is not known": (replace(TAKEN, doubt=DOUBT), WHEN_FREE, ""),
     "it runs": (a_target(suspended_because="Reclaimed", when_free_request="annotation"), WHEN_FREE, ""),
@@ -156,9 +158,9 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "vanished at 0": (replace(ASLEEP, doubt=DOUBT), None, NONE, "error WorkloadMissing"),
     "finished at 1 stays at 1": (a_target(phase=Phase.FINISHED), IDLE, NONE, "1 Finished"),
     "finished at 0 stays at 0": (FINISHED_AT_0, None, NONE, "0 Finished"),
-    "finished is not woken": (replace(FINISHED_AT_0, wake_request="annotation"), None, NONE, "0 Finished"),
+    "finished is not woken": (replace(FINISHED_AT_0, wake_request=BY_OWNER), None, NONE, "0 Finished"),
     "at 0, no wake-up": (ASLEEP, None, NONE, "0 Suspended"),
-    "at 0, a wake-up": (replace(ASLEEP, wake_request="demand query 'inbox'"), None, NONE, "1 Waking"),
+    "at 0, a wake-up": (replace(ASLEEP, wake_request=BY_DEMAND), None, NONE, "1 Waking"),
     "at 0, keeping does not wake": (ASLEEP, None, {"keep_until": at(3600)}, "0 Suspended"),
     "no Workload yet": (a_target(phase=Phase.NO_WORKLOAD), None, NONE, "1 WaitingForWorkload"),
     "no quota yet, whatever GPUs say": (a_target(phase=Phase.WAITING_FOR_QUOTA), IDLE, NONE, "1 WaitingForQuota"),
@@ -181,7 +183,7 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "idle, mode observe": (a_target(), IDLE, OBSERVE, "1 ObserveOnly"),
     "unknown, mode observe": (a_target(), UNKNOWN, OBSERVE, "error StaleSamples"),
     "idle, mode enforce": (a_target(), IDLE, NONE, "0 GPUsIdle"),
-    "a wake-up does not keep": (a_target(wake_request="annotation"), IDLE, NONE, "0 GPUsIdle"),
+    "a wake-up does not keep": (a_target(wake_request=BY_OWNER), IDLE, NONE, "0 GPUsIdle"),
     "idle, and in demand": (WANTED, IDLE, NONE, "1 Kept"),
     "unknown, and in demand": (WANTED, UNKNOWN, NONE, "1 Kept"),
     "idle, and not warned": (a_target(), IDLE, WARNING, "1 Warned"),
@@ -272,7 +274,7 @@ TABLE: dict[str, tuple[TargetState, Verdict | None, dict[str, Any], str]] = {
     "at 0 and working again: back to 1": (HELD, BUSY, ON_PRESSURE, "1 GPUsBusy"),
     "at 0 and unknown: nothing moves": (HELD, UNKNOWN, ON_PRESSURE, "error StaleSamples"),
     "at 0 and its plan ended": (replace(HELD, grant=""), IDLE, ON_PRESSURE, "1 IdleNotNeeded"),
-    "at 0, held, and a wake-up": (replace(HELD, wake_request="annotation"), IDLE, ON_PRESSURE, "1 Waking"),
+    "at 0, held, and a wake-up": (replace(HELD, wake_request=BY_OWNER), IDLE, ON_PRESSURE, "1 Waking"),
 }
 
 
@@ -317,7 +319,7 @@ QUOTA = a_target(phase=Phase.WAITING_FOR_QUOTA, message="2 more needed")
         (a_target(), IDLE, {"active_above_ratio": 0.05}, "every required GPU stayed below 5 % for 30m"),
         (a_target(), BUSY, {}, "work seen within the last 30m"),
         (a_target(), UNKNOWN, {}, "newest sample is 5m old"),
-        (replace(ASLEEP, wake_request="demand query 'inbox'"), None, {}, "wake-up requested: demand query 'inbox'"),
+        (replace(ASLEEP, wake_request=BY_DEMAND), None, {}, "wake-up requested: demand query 'inbox'"),
         (SUSPENDED_AT_11, None, wake_at("11:30"), "wake-up requested: wakeAt 2026-12-01T11:30:00Z"),
         (
             a_target(),
@@ -396,7 +398,7 @@ standings = st.builds(
     desired_replicas=st.integers(0, 2),
     phase=phases,
     running_since=instants,
-    wake_request=st.sampled_from(["", "annotation idlegpu.io/wake"]),
+    wake_request=st.sampled_from([None, BY_OWNER]),
     demand=st.sampled_from(["", "demand query 'inbox'"]),
     grant=st.sampled_from(["", "plan p1 for Workload team/gang"]),
     doubt=st.sampled_from([None, None, None, DOUBT]),

@@ -12,6 +12,8 @@ from scaler.decision.target_state import (
     ObservedWorkload,
     Phase,
     TargetState,
+    WakeCause,
+    WakeRequest,
     running_since,
     state_of,
     state_of_scale,
@@ -26,6 +28,8 @@ ENDED = pod("worker-0", phase=PodPhase.FAILED, terminating=True)
 WAITING = observed(quota_reserved=False, admitted=False)
 BY_OTHER = suspended(suspended_by_us=False)
 FOREIGN_WAKE = {"wakes_foreign": True}
+ASKED = WakeRequest(WakeCause.ANNOTATION, "annotation")
+IN_DEMAND = WakeRequest(WakeCause.DEMAND, "demand")
 GONE: dict[str, Any] = {"pods": []}
 NEVER_BOUND = {"was_bound": False}
 
@@ -58,8 +62,8 @@ AT_ZERO: dict[str, Row] = {
     "inactive, pods still there": (suspended(), {"pods": [ENDING]}, Phase.SUSPENDING, None, Inactive),
     "inactive, pods ended, held by a finalizer": (suspended(), {"pods": [ENDED]}, Phase.SUSPENDED, None, Inactive),
     "inactive, no pods": (suspended(), GONE, Phase.SUSPENDED, None, Inactive),
-    "woken while it ends": (suspended(), {"wake_request": "annotation"}, Phase.SUSPENDING, None, Active),
-    "woken": (suspended(), {**GONE, "wake_request": "annotation"}, Phase.SUSPENDED, None, Active),
+    "woken while it ends": (suspended(), {"wake_request": ASKED}, Phase.SUSPENDING, None, Active),
+    "woken": (suspended(), {**GONE, "wake_request": ASKED}, Phase.SUSPENDED, None, Active),
 }
 
 AT_ONE: dict[str, Row] = {
@@ -73,7 +77,13 @@ AT_ONE: dict[str, Row] = {
     "inactive by us, quota released": (suspended(), GONE, Phase.RESUMING, SuspensionStep.ACTIVATE, Active),
     "the same, pods still end": (suspended(), {"pods": [ENDING]}, Phase.RESUMING, SuspensionStep.ACTIVATE, Active),
     "inactive by another client": (BY_OTHER, {}, Phase.DEACTIVATED_BY_OTHER, None, Active),
-    "the same, in demand": (BY_OTHER, {"wake_request": "demand"}, Phase.DEACTIVATED_BY_OTHER, None, Active),
+    "the same, in demand": (
+        BY_OTHER,
+        {"wake_request": IN_DEMAND},
+        Phase.DEACTIVATED_BY_OTHER,
+        None,
+        Active,
+    ),
     "the same, its owner wakes it": (BY_OTHER, FOREIGN_WAKE, Phase.RESUMING, SuspensionStep.ACTIVATE, Active),
     "the same, quota reserved": (
         suspended(suspended_by_us=False, quota_reserved=True),
@@ -184,7 +194,7 @@ situations = st.builds(
     desired=st.integers(0, 1),
     pods=st.lists(pods, max_size=4),
     was_bound=st.booleans(),
-    wake_request=st.sampled_from(["", "annotation"]),
+    wake_request=st.sampled_from([None, ASKED]),
     wakes_foreign=st.booleans(),
 )
 
@@ -286,9 +296,9 @@ def test_a_deployment_says_how_many_of_its_pods_run() -> None:
     assert state_of_scale(replicas=1, pods=[]).message == "no pod of it requests a GPU"
 
 
-@given(replicas=st.integers(0, 3), members=st.lists(pods, max_size=4), wish=st.sampled_from(["", "annotation"]))
+@given(replicas=st.integers(0, 3), members=st.lists(pods, max_size=4), wish=st.sampled_from([None, ASKED]))
 def test_a_deployment_at_one_or_more_is_never_answered_zero_without_an_idle_verdict(
-    replicas: int, members: list[GpuPod], wish: str
+    replicas: int, members: list[GpuPod], wish: WakeRequest | None
 ) -> None:
     found = state_of_scale(replicas=replicas, pods=members, wake_request=wish)
     answer = decide(found, None, policy=policy(), now=NOON).answer

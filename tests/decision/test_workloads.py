@@ -7,13 +7,15 @@ from builders import GPUS, NOON, WorkloadJson, at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.target_state import ObservedWorkload
+from scaler.decision.target_state import ObservedWorkload, WakeCause, WakeRequest
 from scaler.decision.workloads import (
+    ASKED_BY,
     EXCLUDE,
     KEEP_FOR,
     KEEP_UNTIL,
     SUSPENDED_ANNOTATION,
     WAKE_ANNOTATION,
+    Asker,
     expected_gpu_pods,
     keep_overrides,
     observe,
@@ -202,26 +204,50 @@ def test_pods_that_kueue_knows_to_be_done_are_not_expected() -> None:
 WHERE = "ScaledObject first-raycluster"
 
 
-def requested(value: str, suspended_at: datetime | None = NOON) -> str:
+def requested(value: str, suspended_at: datetime | None = NOON) -> WakeRequest | None:
     return wake_request({WAKE_ANNOTATION: value}, where=WHERE, suspended_at=suspended_at)
 
 
 @pytest.mark.parametrize("value", ["true", "True", "1", "please", "2026-12-01T12:00:01Z", "2026-12-01T14:00:01+02:00"])
 def test_a_wake_up_names_the_annotation_that_requests_it(value: str) -> None:
-    assert requested(value) == "annotation idlegpu.io/wake on ScaledObject first-raycluster"
+    words = "annotation idlegpu.io/wake on ScaledObject first-raycluster"
+    assert requested(value) == WakeRequest(WakeCause.ANNOTATION, words)
 
 
 @pytest.mark.parametrize("value", ["", " ", "false", "False", "no", "0"])
 def test_a_no_is_no_wake_up(value: str) -> None:
-    assert requested(value) == wake_request({"other": "true"}, where=WHERE, suspended_at=None) == ""
+    assert requested(value) is wake_request({"other": "true"}, where=WHERE, suspended_at=None) is None
 
 
 @pytest.mark.parametrize("value", ["WhenFree", " whenfree "])
 def test_to_come_back_when_there_is_room_is_no_wake_up_for_now(value: str) -> None:
-    assert requested(value) == ""
+    assert requested(value) is None
     asked = when_free_request({WAKE_ANNOTATION: value}, where=WHERE)
     assert asked == "annotation idlegpu.io/wake on ScaledObject first-raycluster"
     assert when_free_request({WAKE_ANNOTATION: "true"}, where=WHERE) == when_free_request({}, where=WHERE) == ""
+
+
+@pytest.mark.parametrize(
+    ("written", "asker"),
+    {
+        "anna": Asker("anna"),
+        "": Asker(),
+        "link to anna": Asker("anna", WakeCause.LINK),
+        "anna over HTTP": Asker("anna", WakeCause.HTTP),
+        "IdlePolicy/a, WhenFree": Asker("IdlePolicy/a", WakeCause.WHEN_FREE),
+    }.items(),
+)
+def test_who_asks_says_through_what_and_reads_as_it_was_written(written: str, asker: Asker) -> None:
+    annotations = {WAKE_ANNOTATION: "true", ASKED_BY: written}
+    assert (Asker.of(annotations), str(asker)) == (asker, written)
+    found = wake_request(annotations, where=WHERE, suspended_at=None)
+    assert found is not None
+    assert found.cause is asker.through
+
+
+@given(st.text(max_size=400))
+def test_whatever_is_written_as_who_asks_is_no_longer_than_a_name(text: str) -> None:
+    assert len(Asker.of({ASKED_BY: text}).name) <= 128
 
 
 @given(st.integers(0, 3_000_000))
@@ -235,7 +261,7 @@ def test_a_wake_up_of_now_is_later_than_any_suspension_before(microseconds: int)
 
 @pytest.mark.parametrize("value", ["2026-12-01T12:00:00Z", "2026-12-01T13:59:59+02:00", "2020-01-01T00:00:00Z"])
 def test_a_wake_up_not_younger_than_the_suspension_was_left_behind(value: str) -> None:
-    assert requested(value) == ""
+    assert requested(value) is None
     assert requested(value, suspended_at=None), "nothing was suspended yet"
 
 

@@ -22,7 +22,7 @@ from scaler.decision.candidate import HistoryLine
 from scaler.decision.decision import Active, Decision, Inactive, Quiet, decide
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import ObservedTarget, ObservedWorkload, TargetState, state_of
+from scaler.decision.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
 from scaler.decision.workloads import MARK_PREFIX, Mark, grant_of, marks_of, told_at
 from scaler.idleness.policy import Overrides, PerPeriod, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
@@ -93,7 +93,7 @@ class Life:
             pods=pods if self.is_active else (),
             warned_at=status.warned_at,
             suspended_at=status.suspended_at,
-            wake_request="annotation" if self.wakes else "",
+            wake_request=WakeRequest(WakeCause.ANNOTATION, "annotation") if self.wakes else None,
             grant=grant.words if grant is not None and at(now) < grant.expires_at else "",
             is_held=grant is not None,
         )

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Decision, decide
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
+from scaler.decision.target_state import Phase, WakeCause, WakeRequest
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, Verdict
@@ -49,7 +49,7 @@ IS_BUSY = decided(BUSY)
 IS_UNKNOWN = decided(unknown())
 WAITS = decided(phase=Phase.WAITING_FOR_QUOTA, running_since=None)
 IN_DEMAND = decided(phase=Phase.WAITING_FOR_QUOTA, demand="query notebooks")
-WISHED_BACK = decided(phase=Phase.WAITING_FOR_QUOTA, wake_request="annotation")
+WISHED_BACK = decided(phase=Phase.WAITING_FOR_QUOTA, wake_request=WakeRequest(WakeCause.ANNOTATION, "annotation"))
 ONLY_OBSERVED = decided(left=policy(reclaim=Reclaim.PRIORITY_BOOST, mode=EnforcementMode.OBSERVE))
 KEPT = decided(left=policy(reclaim=Reclaim.PRIORITY_BOOST, keep_until=at(1)))
 KEPT_NO_LONGER = decided(left=policy(reclaim=Reclaim.PRIORITY_BOOST, keep_until=at(0)))

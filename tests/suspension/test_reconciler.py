@@ -25,7 +25,7 @@ from suspension.replica import Replica, replica
 from scaler.decision.cluster_state import ClusterState, workload_indexes
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, state_of
+from scaler.decision.target_state import Phase, WakeCause, WakeRequest, state_of
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.verdict import Idle
@@ -237,7 +237,8 @@ async def test_what_another_client_activates_runs_although_its_replicas_are_0(su
         assert (await suspended.status())["phase"] == phase
         assert leader.workload_patches == []
     scalable = leader.copies.scalable_workloads.get(NAMESPACE_NAME, NAME)
-    assert state_of(leader.copies.situation(scalable)).wake_request == f"Workload {WORKLOAD_NAME} was started"
+    started = WakeRequest(WakeCause.OTHER, f"Workload {WORKLOAD_NAME} was started")
+    assert state_of(leader.copies.situation(scalable)).wake_request == started
     await suspended.scale(1)
     await leader.reconciles()
     assert await cause(suspended) is None, "the next deactivation of that client would count as ours"

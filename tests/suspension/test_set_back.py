@@ -36,7 +36,7 @@ from scaler.decision.evaluation import EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
 from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.switches import NOTEBOOK_STOPPED
-from scaler.decision.target_state import Phase, SetBack
+from scaler.decision.target_state import Phase, SetBack, WakeCause, WakeRequest
 from scaler.decision.workloads import HISTORY_ANNOTATION, WAKE_ANNOTATION
 from scaler.idleness.gpu import DEFAULT_SIGNALS
 from scaler.idleness.policy import Trust
@@ -498,6 +498,9 @@ def test_whatever_is_written_as_how_often_it_is_left_alone_for_a_day_at_most(tim
     assert until is None or minute <= 0
 
 
+STARTED = WakeRequest(WakeCause.OTHER, "Notebook a was started")
+
+
 @given(marks=st.sets(st.integers(0, 20), max_size=3), length=st.integers(0, 40), most=st.integers(2, 16))
 def test_a_history_that_is_shortened_keeps_what_was_set_back_last(marks: set[int], length: int, most: int) -> None:
     lines = [HistoryLine(NOON + minutes(n), "Waking", times=int(n in marks)) for n in range(length)]
@@ -511,8 +514,8 @@ def test_a_history_that_is_shortened_keeps_what_was_set_back_last(marks: set[int
     ("changes", "is_one"),
     [
         ({}, True),
-        ({"wake_request": "annotation"}, False),
-        ({"wake_request": "Notebook a was started", "is_started_by_other": True, "desired_replicas": 0}, True),
+        ({"wake_request": WakeRequest(WakeCause.ANNOTATION, "annotation")}, False),
+        ({"wake_request": STARTED, "is_started_by_other": True, "desired_replicas": 0}, True),
         ({"demand": "demand query"}, False),
         ({"when_free_request": "annotation"}, False),
         ({"desired_replicas": 0, "phase": Phase.SUSPENDED}, False),

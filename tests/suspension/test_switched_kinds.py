@@ -22,7 +22,7 @@ from switched_kinds import (
 )
 
 from scaler.decision.switches import NOTEBOOK_STOPPED, SERVICE_STOPPED
-from scaler.decision.target_state import Phase, state_of
+from scaler.decision.target_state import Phase, WakeCause, WakeRequest, state_of
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import UnknownReason
@@ -152,14 +152,14 @@ async def test_a_start_from_the_dashboard_is_a_wake_up_and_nothing_is_written_to
     await bench.cluster.annotate(NOTEBOOK, NB, NOTEBOOK_STOPPED, None)
     await bench.settles()
     assert bench.writes == []
-    assert bench.state().wake_request == "Notebook bench was started"
+    assert bench.state().wake_request == WakeRequest(WakeCause.OTHER, "Notebook bench was started")
     assert bench.state().phase is Phase.RUNNING
     await bench.scale(1)  # KEDA's answer
     await bench.settles()
     status = await bench.status()
     assert (status["phase"], bench.writes) == ("Running", [])
     assert status["resumedAt"] >= status["suspendedAt"]
-    assert bench.state().wake_request == ""
+    assert bench.state().wake_request is None
 
 
 @pytest.fixture
@@ -386,7 +386,7 @@ async def test_a_running_service_started_by_its_user_is_not_rolled_out_again(ser
         await suspend(one)
         await served.annotate(INFERENCE_SERVICE, ISVC, SERVICE_STOPPED, None)
         await one.settles()
-        assert one.state().wake_request == "InferenceService llm was started"
+        assert one.state().wake_request == WakeRequest(WakeCause.OTHER, "InferenceService llm was started")
         await one.scale(1)
         await one.settles()
         assert one.writes == []

@@ -23,7 +23,7 @@ from scaler.app.cli.policy import policies_in
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.attachment.policy import AttachmentPolicy
-from scaler.decision.trigger_metadata import parse_metadata
+from scaler.decision.trigger_metadata import in_words, parse_metadata
 from scaler.errors import ConfigurationError, MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
@@ -215,10 +215,7 @@ def _overrides(**metadata: str) -> Overrides:
     try:
         return parse_metadata({key: text for key, text in metadata.items() if text})
     except MetadataError as error:
-        text = str(error)
-        for key, flag in _FLAGS.items():
-            text = text.replace(f"trigger metadata '{key}'", flag)
-        raise ConfigurationError(text) from None
+        raise ConfigurationError(in_words(error.problems, lambda key: _FLAGS[key])) from None
 
 
 def _merged(first: Overrides, second: Overrides) -> Overrides:

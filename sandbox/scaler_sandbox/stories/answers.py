@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from scaler.decision.reasons import CandidateState
-from scaler.decision.workloads import ASKED_BY, BY_WHEN_FREE, KEEP_FOR
+from scaler.decision.target_state import WakeCause
+from scaler.decision.workloads import ASKED_BY, KEEP_FOR
 from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD
 from scaler_sandbox.job_manifests import scaling
 from scaler_sandbox.kinds import Json
@@ -117,7 +118,8 @@ class AnswersStory(GangStory):
         if missing := [each for each in _LIFE if each not in states]:
             raise TimeoutError(f"its history lacks {missing[0]} where it has to be: {', '.join(self._states())}")
         by = {line["state"]: line.get("by", "") for line in self._lines}
-        if by["Kept"] != OWNER or not by["Waking"].endswith(BY_WHEN_FREE):
+        cause = next((line.get("cause") for line in self._lines if line["state"] == "Waking"), None)
+        if by["Kept"] != OWNER or cause != WakeCause.WHEN_FREE:
             raise TimeoutError(f"it was kept by {by['Kept'] or 'nobody'} and woken by {by['Waking'] or 'nobody'}")
         if self.stopped([NOTEBOOK]):
             raise TimeoutError("the notebook came back and did not stay")

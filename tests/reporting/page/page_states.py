@@ -21,7 +21,7 @@ from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject
 from scaler.decision.reasons import DecisionReason
 from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Grant, Phase, Seeks
+from scaler.decision.target_state import Grant, Phase, Seeks, WakeCause, WakeRequest
 from scaler.errors import QueryError
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
@@ -69,8 +69,15 @@ POLICIES = [
     a_policy(exclude_until=datetime.max.replace(tzinfo=LONG_AGO.tzinfo), keep_users=("*@example.com",)),
 ]
 RUNS = [None, *(HookRun(hook="save", started_at=at(-60), ended_at=at(-9), outcome=each) for each in HookOutcome)]
+WOKEN = WakeRequest(WakeCause.ANNOTATION, f"asked for by {OTHER}")
 TARGETS = [
-    a_target(phase=phase, hook_run=run, running_since=since, warned_at=warned, wake_request=f"asked for by {OTHER}")
+    a_target(
+        phase=phase,
+        hook_run=run,
+        running_since=since,
+        warned_at=warned,
+        wake_request=WOKEN,
+    )
     for (phase, run), since, warned in zip(
         product(Phase, RUNS), cycle([None, LONG_AGO]), cycle([None, at(-99), None]), strict=False
     )
