@@ -15,8 +15,8 @@ import yaml
 from deploy import helm_chart
 from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
 from scaler.app.settings.model import Settings
+from scaler.doctor.permissions import CONFINED, REQUIRED_RULES, RequiredRule, RuleUser
 from scaler.kube.objects import resources as kinds
-from scaler.reporting.doctor.permissions import CONFINED, REQUIRED_RULES, RequiredRule, RuleUser
 
 BASE = DEPLOY / "kustomize" / "base"
 OVERLAYS = ("openshift", "gke", "dev")
@@ -49,7 +49,7 @@ def permissions() -> str:
     for need in REQUIRED_RULES:
         for verbs, role in _split(need):
             roles[role] += _entries(need, verbs)
-    head = "# Made of REQUIRED_RULES in scaler/reporting/doctor/permissions.py: uv run python -m deploy.generate\n"
+    head = "# Made of REQUIRED_RULES in scaler/doctor/permissions.py: uv run python -m deploy.generate\n"
     return head + yaml.dump(roles, Dumper=_Plain, sort_keys=False, default_flow_style=None, width=120)
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from docs.settings_page import tables as settings
 from scaler.app.cli.main import app
 from scaler.decision.reasons import STATES, CandidateState
-from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule
+from scaler.doctor.permissions import REQUIRED_RULES, RequiredRule
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
 
@@ -43,7 +43,7 @@ VERBS = (
 )
 FOLDERS = (
     "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
-    "multikueue", "admission", "reporting", "notifications", "kube", "tls", "app",
+    "multikueue", "admission", "reporting", "notifications", "doctor", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 OTHERS = (ROOT / "analysis" / "scaler_analysis", ROOT / "sandbox" / "scaler_sandbox")

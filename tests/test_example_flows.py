@@ -16,8 +16,8 @@ from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 
+from scaler.doctor.permissions import REQUIRED_RULES
 from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER, SCALABLE_WORKLOAD
-from scaler.reporting.doctor.permissions import REQUIRED_RULES
 
 HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
 UNKNOWN_HERE = {"ClusterAutoscaler", "InterceptorRoute", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}

@@ -17,13 +17,13 @@ from scaler_sandbox.manifests import Applier, objects_in
 from scaler_sandbox.packaged import crds, packaged
 from small_cluster import embedded_api
 
+from scaler.doctor.diagnosis import diagnose
+from scaler.doctor.facts import TYPES_READ, DoctorInputs, Listing
+from scaler.doctor.findings import Severity, Topic
 from scaler.kube.objects.keda import Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import Resource
-from scaler.reporting.doctor.diagnosis import diagnose
-from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, Listing
-from scaler.reporting.doctor.findings import Severity, Topic
 
 ROOT = Path(__file__).parent.parent
 FOLDER = packaged("examples")

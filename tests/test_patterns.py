@@ -21,7 +21,7 @@ LIBRARIES = {"fnmatch", "glob", "wcmatch", "regex"}
 COMPILING = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 OF_SETTINGS = {
     "idleness/relabel.py: re2.compile": "the operator's own rules, by RE2, which is linear",
-    "keda/probe.py: re.search": "of a table in the same file",
+    "doctor/calls/probe.py: re.search": "of a table in the same file",
 }
 NESTED = {
     "scaler.idleness.durations._WHOLE": "a number ends at its unit, so that there is one way to part a text",

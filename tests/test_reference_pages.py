@@ -18,14 +18,14 @@ from scaler.decision.reasons import DecisionReason
 from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.doctor.calls import tls_findings
+from scaler.doctor.calls.call_credentials import PARAMETERS as CALL_PARAMETERS
+from scaler.doctor.calls.probe import CallProblem
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
-from scaler.keda.call_credentials import PARAMETERS as CALL_PARAMETERS
-from scaler.keda.probe import CallProblem
 from scaler.keda.servicer import METRIC_NAME
 from scaler.reclaim.search.values import NoPlanReason
-from scaler.reporting.doctor import tls_findings
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.waiting_reasons import WaitingReason
 

@@ -6,8 +6,8 @@ from typing import Any
 import yaml
 
 import scaler
+from scaler.doctor.permissions import REQUIRED_RULES, RequiredRule, RuleUser
 from scaler.errors import ScalerError
-from scaler.reporting.doctor.permissions import REQUIRED_RULES, RequiredRule, RuleUser
 
 _PACKAGE = Path(scaler.__file__).parent
 

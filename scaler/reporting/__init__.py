@@ -1,1 +1,1 @@
-"""Metrics, logs, HTTP pages, answers to queries, and `doctor`."""
+"""Metrics, logs, HTTP pages, and answers to queries."""

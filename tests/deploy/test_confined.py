@@ -21,15 +21,15 @@ from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
 from deploy.helm_chart import NAMESPACE, objects
+from scaler.doctor.cluster_reader import ClusterReader, ReviewedUser
+from scaler.doctor.diagnosis import diagnose
+from scaler.doctor.facts import DoctorSettings
+from scaler.doctor.findings import Topic, Unread
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_queues import ClusterQueue
 from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, WORKLOAD
 from scaler.kube.transport import KubeTransport
-from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
-from scaler.reporting.doctor.diagnosis import diagnose
-from scaler.reporting.doctor.facts import DoctorSettings
-from scaler.reporting.doctor.findings import Topic, Unread
 
 LISTED = ["team-a", "team-b", "late"]
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{NAMESPACE}"

@@ -17,6 +17,7 @@ from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until
 
 from scaler.decision.workloads import KEEP_FOR, WAKE_ANNOTATION
+from scaler.doctor.permissions import REQUIRED_RULES, RuleUser, attributes_of
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     CLUSTER_OFFER,
@@ -34,7 +35,6 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
-from scaler.reporting.doctor.permissions import REQUIRED_RULES, RuleUser, attributes_of
 
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""

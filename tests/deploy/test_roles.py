@@ -7,8 +7,8 @@ import pytest
 
 from deploy.helm_chart import NAMESPACE, objects, one, settings_of
 from scaler.app.settings.model import Settings
+from scaler.doctor.permissions import CONFINED, OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, STATEFUL_SET
-from scaler.reporting.doctor.permissions import CONFINED, OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of
 from scaler.suspension.keep_record import SUFFIX
 
 TARGETS = frozenset({DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET})

@@ -7,13 +7,13 @@ from datetime import timedelta
 from exporter_cases import COLLECTIONS, load
 from judged_cases import JUDGED_S, CaseCluster, in_memory, instant, settings_of
 
+from scaler.doctor.cluster_reader import Telemetry, source_series
+from scaler.doctor.findings import Finding, Severity
+from scaler.doctor.signals import metrics_findings
+from scaler.doctor.verdicts import Gpus
 from scaler.idleness.policy import Trust, resolve
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
-from scaler.reporting.doctor.cluster_reader import Telemetry, source_series
-from scaler.reporting.doctor.findings import Finding, Severity
-from scaler.reporting.doctor.signals import metrics_findings
-from scaler.reporting.doctor.verdicts import Gpus
 
 AT = instant(COLLECTIONS) + timedelta(seconds=JUDGED_S)
 

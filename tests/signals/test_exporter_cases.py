@@ -24,7 +24,7 @@ from prometheus_server import PrometheusServer, require_prometheus, static_scrap
 from recordings import needs_data
 from scripted_prometheus import ExactNamesOnly
 
-from scaler.reporting.doctor.findings import Severity
+from scaler.doctor.findings import Severity
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.source import SignalSource

@@ -17,19 +17,19 @@ from scaler.app.controllers import pod_namespace
 from scaler.app.metrics_source import open_metrics_source
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
+from scaler.doctor.calls.tls_findings import check_calls, parse_connect_to, tls_findings
+from scaler.doctor.calls.trigger_authentication import TriggerAuthenticationReader
+from scaler.doctor.cluster_reader import ClusterReader, ReviewedUser, Telemetry
+from scaler.doctor.diagnosis import diagnose
+from scaler.doctor.facts import DoctorSettings
+from scaler.doctor.findings import Finding, Severity, Unread, counts
+from scaler.doctor.multikueue import HubReader, is_hub, multikueue_findings
+from scaler.doctor.permissions import RuleUser
 from scaler.idleness.policy import Trust, resolve
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.transport import KubeTransport
 from scaler.reporting import logs
-from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser, Telemetry
-from scaler.reporting.doctor.diagnosis import diagnose
-from scaler.reporting.doctor.facts import DoctorSettings
-from scaler.reporting.doctor.findings import Finding, Severity, Unread, counts
-from scaler.reporting.doctor.multikueue import HubReader, is_hub, multikueue_findings
-from scaler.reporting.doctor.permissions import RuleUser
-from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
-from scaler.reporting.doctor.trigger_authentication import TriggerAuthenticationReader
 from scaler.reporting.metrics import Metrics
 
 _STYLES = {Severity.OK: "green", Severity.WARN: "yellow", Severity.FAIL: "bold red"}

@@ -14,9 +14,9 @@ from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.app.cli.doctor import answer_of, render
+from scaler.doctor.cluster_reader import ReviewedUser
+from scaler.doctor.findings import Finding, Severity, Topic
 from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, NAMESPACE, SCALED_OBJECT, SERVICE, WORKLOAD
-from scaler.reporting.doctor.cluster_reader import ReviewedUser
-from scaler.reporting.doctor.findings import Finding, Severity, Topic
 
 COLLECT = timedelta(milliseconds=200)
 SETTINGS = "trust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scaler.decision.reasons import REASONS, DecisionReason
+from scaler.doctor.findings import Finding, Severity, Subject, Topic, some
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History, PodKey
 from scaler.idleness.pods import GpuPod, expected, judge
@@ -23,7 +24,6 @@ from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.nodes import Node, offers_shared
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, some
 
 SPAN = timedelta(minutes=10)
 """How far back samples are read: enough to see at which intervals they come, and whether counters grow."""

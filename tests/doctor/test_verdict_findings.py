@@ -4,14 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from reporting.doctor.source_series import ENGINE, NOW, counter, gpus, metrics, problems, series
+from doctor.source_series import ENGINE, NOW, counter, gpus, metrics, problems, series
 
+from scaler.doctor.findings import Severity, Topic
+from scaler.doctor.signals import metrics_findings
+from scaler.doctor.verdicts import Doubted, by_reason, unused_findings
 from scaler.idleness.gpu import BOARD_POWER
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.reasons import UnknownReason
-from scaler.reporting.doctor.findings import Severity, Topic
-from scaler.reporting.doctor.signals import metrics_findings
-from scaler.reporting.doctor.verdicts import Doubted, by_reason, unused_findings
 
 MIG = {"GPU_I_ID": "1", "GPU_I_PROFILE": "1g.10gb"}
 ONE = gpus("a")

@@ -6,14 +6,8 @@ from datetime import datetime, timedelta
 from math import ceil
 from statistics import median
 
-from scaler.idleness.durations import format_duration
-from scaler.idleness.gpu import GpuId, Signal, Unit, identify_device, utilisation_ratio
-from scaler.idleness.history import PodKey
-from scaler.idleness.policy import Policy, Trust
-from scaler.idleness.relabel import RelabelRules, relabel
-from scaler.idleness.window import whole_collections
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread, some
-from scaler.reporting.doctor.verdicts import (
+from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread, some
+from scaler.doctor.verdicts import (
     SPAN,
     Gpus,
     IdentifiedSeries,
@@ -22,6 +16,12 @@ from scaler.reporting.doctor.verdicts import (
     history_of,
     without_parents,
 )
+from scaler.idleness.durations import format_duration
+from scaler.idleness.gpu import GpuId, Signal, Unit, identify_device, utilisation_ratio
+from scaler.idleness.history import PodKey
+from scaler.idleness.policy import Policy, Trust
+from scaler.idleness.relabel import RelabelRules, relabel
+from scaler.idleness.window import whole_collections
 
 _MISREAD_RATIO = 1.5
 _METRICS = Subject(Topic.METRICS)

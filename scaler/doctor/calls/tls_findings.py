@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from ipaddress import ip_address
 
+from scaler.doctor.calls.call_credentials import PARAMETERS, CallCredentials, split_address
+from scaler.doctor.calls.probe import CallFault, CallProblem, CallResult, ScalerCall, probe
+from scaler.doctor.calls.trigger_authentication import AuthenticatedTrigger
+from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
 from scaler.errors import ConfigurationError
-from scaler.keda.call_credentials import PARAMETERS, CallCredentials, split_address
-from scaler.keda.probe import CallFault, CallProblem, CallResult, ScalerCall, probe
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
-from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
 from scaler.tls.certificates import certificates_in, is_loopback, is_renewal_overdue
 from scaler.tls.material import second
 

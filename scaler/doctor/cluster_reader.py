@@ -13,6 +13,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from scaler.admission.workload import is_ours
+from scaler.doctor.api_resources import REQUIRED_KINDS, Served
+from scaler.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
+from scaler.doctor.findings import Unread
+from scaler.doctor.permissions import Reviews, attributes_of, required_rules
+from scaler.doctor.signals import Read, Series, SourceSeries
+from scaler.doctor.verdicts import SPAN, Gpus
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError, SourceError
 from scaler.idleness.gpu import BOARD_POWER, ENERGY, Signal
@@ -31,12 +37,6 @@ from scaler.kube.objects.nodes import Node, allocatable
 from scaler.kube.objects.resources import Resource, group_version_path
 from scaler.kube.reviews import AuthenticatedUser, ResourceAttributes, is_allowed
 from scaler.kube.transport import KubeTransport
-from scaler.reporting.doctor.api_resources import REQUIRED_KINDS, Served
-from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
-from scaler.reporting.doctor.findings import Unread
-from scaler.reporting.doctor.permissions import Reviews, attributes_of, required_rules
-from scaler.reporting.doctor.signals import Read, Series, SourceSeries
-from scaler.reporting.doctor.verdicts import SPAN, Gpus
 from scaler.samples.source import SignalSource
 
 _AT_ONCE = 8

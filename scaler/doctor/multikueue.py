@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from scaler.doctor.facts import DoctorInputs
+from scaler.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
@@ -37,8 +39,6 @@ from scaler.multikueue.hub.dispatch.preflight import Preflight, PreflightResult,
 from scaler.multikueue.hub.dispatch.waiting import hub_cluster
 from scaler.multikueue.hub.worker_connections import kubeconfig_of
 from scaler.quota.model import MULTIKUEUE
-from scaler.reporting.doctor.facts import DoctorInputs
-from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.suspension.leader_api import LeaderApi
 
 T = TypeVar("T")

@@ -9,13 +9,13 @@ import pytest
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.packaged import packaged
 
+from scaler.doctor.calls.call_credentials import CallCredentials, credentials_of
+from scaler.doctor.calls.tls_findings import tls_findings
+from scaler.doctor.calls.trigger_authentication import AuthenticatedTrigger, TriggerAuthenticationReader
 from scaler.errors import KubeError
-from scaler.keda.call_credentials import CallCredentials, credentials_of
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.transport import KubeTransport
-from scaler.reporting.doctor.tls_findings import tls_findings
-from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger, TriggerAuthenticationReader
 
 Json = dict[str, Any]
 

@@ -7,9 +7,9 @@ without it; Kueue is not needed where only Deployments and the like are scaled.
 from collections.abc import Iterator, Mapping, Set
 from typing import NamedTuple
 
+from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.resources import Resource
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 
 Served = Mapping[str, Mapping[str, Set[str]]]
 """Kinds by version by API group, as discovery lists them."""

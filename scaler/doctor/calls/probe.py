@@ -31,10 +31,10 @@ from typing import NamedTuple
 
 import grpc
 
+from scaler.doctor.calls.call_credentials import CallCredentials
 from scaler.errors import ConfigurationError
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
-from scaler.keda.call_credentials import CallCredentials
 from scaler.tls.certificates import Certificate, certificates_in, is_expired, is_not_yet_valid, parse
 from scaler.tls.material import load_pair, second
 

@@ -4,14 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from scaler.doctor.findings import Severity
+from scaler.doctor.signals import Read, Series, SourceSeries, metrics_findings
+from scaler.doctor.verdicts import Gpus
 from scaler.idleness.gpu import BOARD_POWER, DEFAULT_SIGNALS, ENERGY
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.objects.nodes import Node
-from scaler.reporting.doctor.findings import Severity
-from scaler.reporting.doctor.signals import Read, Series, SourceSeries, metrics_findings
-from scaler.reporting.doctor.verdicts import Gpus
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 ENGINE, UTIL = DEFAULT_SIGNALS

@@ -7,6 +7,11 @@ import msgspec
 import pytest
 
 from scaler.decision.workloads import HISTORY_ANNOTATION, NotifyTargets
+from scaler.doctor.api_resources import REQUIRED_KINDS
+from scaler.doctor.diagnosis import diagnose
+from scaler.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
+from scaler.doctor.findings import Severity, Topic, Unread, counts
+from scaler.doctor.permissions import OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of, required_rules
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
@@ -16,11 +21,6 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import DEPLOYMENT, JOB_KINDS
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
-from scaler.reporting.doctor.api_resources import REQUIRED_KINDS
-from scaler.reporting.doctor.diagnosis import diagnose
-from scaler.reporting.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
-from scaler.reporting.doctor.findings import Severity, Topic, Unread, counts
-from scaler.reporting.doctor.permissions import OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of, required_rules
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL

@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from scaler.doctor.facts import DoctorInputs, Listing
+from scaler.doctor.findings import Severity, Unread
+from scaler.doctor.multikueue import HubFacts, WorkerFacts, is_hub, multikueue_findings
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterPlacement, MultiKueueCluster, MultiKueueConfig
 from scaler.multikueue.hub.dispatch.preflight import Preflight, PreflightResult
-from scaler.reporting.doctor.facts import DoctorInputs, Listing
-from scaler.reporting.doctor.findings import Severity, Unread
-from scaler.reporting.doctor.multikueue import HubFacts, WorkerFacts, is_hub, multikueue_findings
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from scaler.doctor.calls.call_credentials import PARAMETERS, CallCredentials, credentials_of
+from scaler.doctor.findings import Unread
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.keda.call_credentials import PARAMETERS, CallCredentials, credentials_of
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import AuthenticationRef, ConfigMap, ScaledObject, Secret, Trigger, TriggerAuthentication
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
-from scaler.reporting.doctor.findings import Unread
 
 T = TypeVar("T")
 

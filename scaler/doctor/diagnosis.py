@@ -5,18 +5,18 @@ from datetime import datetime
 
 from scaler.admission.workload import is_ours
 from scaler.decision.switches import switch_of
+from scaler.doctor.admission_checks import check_findings, requests_nodes
+from scaler.doctor.api_resources import kind_findings
+from scaler.doctor.cluster_queues import queue_findings
+from scaler.doctor.facts import DoctorInputs, unread_findings
+from scaler.doctor.findings import Finding, Subject, Topic, Unread
+from scaler.doctor.permissions import RuleUser, permission_findings
+from scaler.doctor.scaled_objects import scaled_object_findings
+from scaler.doctor.signals import metrics_findings
+from scaler.doctor.verdicts import unused_findings
 from scaler.idleness.policy import resolve
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck
-from scaler.reporting.doctor.admission_checks import check_findings, requests_nodes
-from scaler.reporting.doctor.api_resources import kind_findings
-from scaler.reporting.doctor.cluster_queues import queue_findings
-from scaler.reporting.doctor.facts import DoctorInputs, unread_findings
-from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
-from scaler.reporting.doctor.permissions import RuleUser, permission_findings
-from scaler.reporting.doctor.scaled_objects import scaled_object_findings
-from scaler.reporting.doctor.signals import metrics_findings
-from scaler.reporting.doctor.verdicts import unused_findings
 
 
 def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:

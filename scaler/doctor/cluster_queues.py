@@ -18,6 +18,9 @@ from scaler.admission.workload import is_ours
 from scaler.decision.cluster_state import scaled_by_key
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import owner_key
+from scaler.doctor.admission_checks import flavors_of, policy_of
+from scaler.doctor.facts import DoctorInputs
+from scaler.doctor.findings import Finding, Severity, Subject, Topic
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Reclaim
 from scaler.kube.objects.core import condition
@@ -26,9 +29,6 @@ from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.model import MULTIKUEUE, PROVISIONING
 from scaler.reclaim.planner import Unprotected
-from scaler.reporting.doctor.admission_checks import flavors_of, policy_of
-from scaler.reporting.doctor.facts import DoctorInputs
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic
 
 _Checks: TypeAlias = Sequence[tuple[AdmissionCheck, frozenset[str]]]
 """The checks that a queue names and that exist, each with the flavors for which it does."""

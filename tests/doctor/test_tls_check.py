@@ -18,11 +18,11 @@ from keda.memory_decisions import BUSY, COLD, MemoryDecisions
 from made_certificates import Made, Pair
 from secret_volume import TOMORROW, YESTERDAY, SecretVolume, chain_of
 
+from scaler.doctor.calls.tls_findings import check_calls, parse_connect_to, tls_findings
+from scaler.doctor.calls.trigger_authentication import AuthenticatedTrigger
+from scaler.doctor.findings import Finding, Severity
 from scaler.errors import ConfigurationError
 from scaler.keda.server import ExternalScalerServer, ServerConfig, ServerTls
-from scaler.reporting.doctor.findings import Finding, Severity
-from scaler.reporting.doctor.tls_findings import check_calls, parse_connect_to, tls_findings
-from scaler.reporting.doctor.trigger_authentication import AuthenticatedTrigger
 from scaler.tls.certificates import AllowedClients
 from scaler.tls.rotation import Rotation
 

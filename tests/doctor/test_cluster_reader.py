@@ -8,12 +8,12 @@ from scaler_sandbox.job_manifests import manifest
 from scaler_sandbox.manifests import Applier
 from small_cluster import SmallCluster
 
+from scaler.doctor.cluster_reader import ClusterReader, ReviewedUser
+from scaler.doctor.facts import DoctorInputs, DoctorSettings, Listing
+from scaler.doctor.findings import Unread
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.resources import LEASE, SCALED_OBJECT
 from scaler.kube.transport import KubeTransport
-from scaler.reporting.doctor.cluster_reader import ClusterReader, ReviewedUser
-from scaler.reporting.doctor.facts import DoctorInputs, DoctorSettings, Listing
-from scaler.reporting.doctor.findings import Unread
 
 OURS = {"type": "external", "metadata": {"scalerAddress": "scaler:9090"}}
 CRON = {"type": "cron", "metadata": {"timezone": "UTC", "start": "0 8 * * *", "end": "0 18 * * *"}}

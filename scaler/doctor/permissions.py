@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.resources import Resource
 from scaler.kube.reviews import ResourceAttributes
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
 from scaler.suspension.keep_record import SUFFIX
 
 

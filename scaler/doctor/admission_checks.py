@@ -11,6 +11,9 @@ from typing import TypeAlias
 from scaler.admission.checks import check_policy_of
 from scaler.admission.policy import AtLimit, CheckPolicy, Unusable
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
+from scaler.doctor.api_resources import is_served
+from scaler.doctor.facts import DoctorInputs
+from scaler.doctor.findings import Finding, Severity, Subject, Topic
 from scaler.kube.objects.core import condition, is_true
 from scaler.kube.objects.idlegpu import ReclaimPolicy
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, ResourceFlavor
@@ -18,9 +21,6 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import PROVISIONING_REQUEST, PROVISIONING_REQUEST_BETA
 from scaler.kube.scheduling import Taint, untolerated
-from scaler.reporting.doctor.api_resources import is_served
-from scaler.reporting.doctor.facts import DoctorInputs
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic
 
 _DEFAULTS = CheckPolicy()
 _TEMPORARY = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")

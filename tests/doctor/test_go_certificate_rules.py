@@ -14,8 +14,8 @@ from made_certificates import Made, Pair
 from programs import needs
 from secret_volume import TOMORROW, YESTERDAY
 
-from scaler.keda.call_credentials import CallCredentials
-from scaler.keda.probe import CallProblem, ScalerCall, probe
+from scaler.doctor.calls.call_credentials import CallCredentials
+from scaler.doctor.calls.probe import CallProblem, ScalerCall, probe
 
 pytestmark = needs("kubectl")
 

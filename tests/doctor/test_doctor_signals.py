@@ -4,12 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from reporting.doctor.source_series import NOW, UTIL, gpus, metrics, overwritten, problems, series
+from doctor.source_series import NOW, UTIL, gpus, metrics, overwritten, problems, series
 
+from scaler.doctor.findings import Severity, Unread
+from scaler.doctor.signals import Read, metrics_findings
 from scaler.idleness.gpu import Signal, Unit
 from scaler.idleness.policy import Trust
-from scaler.reporting.doctor.findings import Severity, Unread
-from scaler.reporting.doctor.signals import Read, metrics_findings
 
 OK, FAIL = Severity.OK, Severity.FAIL
 

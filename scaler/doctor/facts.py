@@ -8,6 +8,11 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from scaler.decision.evaluation import own_triggers
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.decision.workloads import NO_TARGETS, NotifyTargets
+from scaler.doctor.api_resources import Served
+from scaler.doctor.findings import Finding, Subject, Topic, Unread
+from scaler.doctor.permissions import Reviews, RuleUser
+from scaler.doctor.signals import SourceSeries
+from scaler.doctor.verdicts import Gpus
 from scaler.idleness.policy import Overrides, Policy, resolve
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
@@ -17,11 +22,6 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import Resource
 from scaler.reclaim.planner import ReclaimConfig
-from scaler.reporting.doctor.api_resources import Served
-from scaler.reporting.doctor.findings import Finding, Subject, Topic, Unread
-from scaler.reporting.doctor.permissions import Reviews, RuleUser
-from scaler.reporting.doctor.signals import SourceSeries
-from scaler.reporting.doctor.verdicts import Gpus
 
 T = TypeVar("T")
 

@@ -8,18 +8,18 @@ from scaler.decision.candidate import history_of
 from scaler.decision.cluster_state import scaled_by_key
 from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.decision.workloads import owner_key
+from scaler.doctor.calls.call_credentials import split_address
+from scaler.doctor.facts import DoctorInputs, Listing, ListResult
+from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
+from scaler.doctor.verdicts import Doubted, by_reason
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Reclaim
-from scaler.keda.call_credentials import split_address
 from scaler.kube.objects.core import ObjectMeta, condition
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.reporting.doctor.facts import DoctorInputs, Listing, ListResult
-from scaler.reporting.doctor.findings import Finding, Severity, Subject, Topic, Unread
-from scaler.reporting.doctor.verdicts import Doubted, by_reason
 
 _IN_CLUSTER = re.compile(
     r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d{1,5})"
