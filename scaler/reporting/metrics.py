@@ -280,7 +280,7 @@ class Metrics(MetricSet):
         "Nominations of clusters, by what the cluster had answered.", ("fit",), unit="nominations"
     )
     nominations_not_admitted_total = _dispatch.counter(
-        "Workloads that the first nominated worker did not admit within the patience, and that fit by its answer.",
+        "Workloads that a nominated worker did not admit in its time, and that fit by its answer.",
         ("worker",),
         unit="workloads",
     )

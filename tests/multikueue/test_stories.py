@@ -132,6 +132,14 @@ async def test_two_workers_that_may_reclaim_for_one_gang_break_a_law() -> None:
         idlers.laws.look()
 
 
+async def test_a_gang_that_is_nominated_for_two_clusters_breaks_a_law() -> None:
+    idlers = await Idlers(EXTERNAL, plans_always=False).with_gang()
+    idlers.laws.look()
+    idlers.clusters.nominate("gang", "w1", "w2")
+    with pytest.raises(MultiKueueLawError, match="is nominated for w1 and w2"):
+        idlers.laws.look()
+
+
 async def test_a_gang_on_two_clusters_breaks_a_law() -> None:
     """A MultiKueueConfig that shrinks under a running gang does it."""
     idlers = await Idlers(ALL_AT_ONCE, plans_always=False).with_gang()

@@ -2,13 +2,14 @@
 
 * At most one worker may reclaim for a Workload. One that is not Active for longer than the patience does not count, nor
   until this is taken back from it when it is reached again.
-* What is suspended for a gang of the hub is suspended where the gang is nominated first, and may be reclaimed for.
+* With our dispatcher a Workload is nominated for one cluster at a time.
+* What is suspended for a gang of the hub is suspended where the gang is nominated, and may be reclaimed for.
 * No gang runs on two clusters that the hub reaches. What runs on one that it has lost nobody can stop, and Kueue may
   give it to another one: when it has recorded the wrong cluster, at once.
 * `spec.active` of a remote copy is never written by the program.
 
-That a gang is nominated for one cluster, which suspends for it, and starts on another one that got room meanwhile, is
-no breach: it was the first.
+That a gang is nominated for one cluster, which suspends for it, and starts on another one that has room meanwhile, is
+no breach.
 """
 
 from collections import defaultdict
@@ -18,6 +19,7 @@ from datetime import datetime, timedelta
 
 from scaler_sandbox.conditions import condition, parse_time
 from scaler_sandbox.kinds import Json
+from scaler_sandbox.multikueue import Dispatcher
 from sim.multikueue_clusters import DispatchedClusters
 from sim.scaler_on_worker import WorkerScaler
 
@@ -53,8 +55,8 @@ class MultiKueueLaws:
         self.suspensions: list[Suspension] = []
         self.broken = ""
         self._seen: object = None
-        self._first: defaultdict[str, set[str]] = defaultdict(set)
-        """By key of a gang, the clusters that it has ever been nominated for first."""
+        self._nominated: defaultdict[str, set[str]] = defaultdict(set)
+        """By key of a gang, the clusters that it has ever been nominated for."""
         self._lost_until: dict[str, datetime] = {}
         self._cut_until: dict[str, datetime] = {}
         for name, scaler in scalers.items():
@@ -72,7 +74,9 @@ class MultiKueueLaws:
         self._seen = state
         for workload in self._clusters.hub.client.all(WORKLOAD):
             nominated = workload["status"].get("nominatedClusterNames") or ()
-            self._first[_key(workload)] |= {*nominated[:1]}
+            self._nominated[_key(workload)] |= {*nominated}
+            if len(nominated) > 1 and self._clusters.config.dispatcher is Dispatcher.EXTERNAL:
+                self.broken = f"{_key(workload)} is nominated for {' and '.join(nominated)}"
             self._look_at(workload)
         if self.broken:
             raise MultiKueueLawError(self.broken)
@@ -142,8 +146,8 @@ class MultiKueueLaws:
         what = f"{found.job} is suspended on {found.cluster} for {found.gang}"
         if hub is None:
             return
-        if found.cluster not in self._first[found.gang] | {*(hub["status"].get("nominatedClusterNames") or ())[:1]}:
-            self.broken = f"{what}, which was never nominated first for it"
+        if found.cluster not in self._nominated[found.gang] | {*(hub["status"].get("nominatedClusterNames") or ())}:
+            self.broken = f"{what}, which was never nominated for it"
         elif not self._may_reclaim(found.cluster, hub):
             self.broken = f"{what}, and may not be reclaimed for there"
 

@@ -27,7 +27,7 @@ class MultiKueueSettings(Section):
     offer_name: str = Field(default="hub", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
     """On a hub: the name of its ClusterOffer on every worker. Two hubs of one worker need two names."""
     patience: Duration = timedelta(minutes=5)
-    """On a hub: how long a nominated cluster may take to admit a Workload before another is nominated, too."""
+    """On a hub: how long a nominated cluster may take to admit a Workload before the next one is nominated."""
     requests: int = Field(default=64, ge=1, le=1000)
     """On a hub: for how many Workloads at a time every worker is asked how they fit."""
     scores: bool = False
