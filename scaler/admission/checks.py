@@ -38,14 +38,13 @@ from scaler.decision.cluster_state import ObjectLister
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
-from scaler.kube.events import ObjectReference
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.leader_api import NOT_LEADING, PatchApi, is_conflict
 from scaler.kube.objects.core import Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
 from scaler.kube.reflector import Absent, Reflecting
-from scaler.suspension.leader_api import NOT_LEADING, PatchApi
-from scaler.suspension.reconciler import EventSink, is_conflict
 
 log = structlog.get_logger(__name__)
 

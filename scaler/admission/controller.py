@@ -48,14 +48,13 @@ from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
-from scaler.kube.events import ObjectReference
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.leader_api import NOT_LEADING, PatchApi, is_conflict
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.watch_backoff import Backoff
 from scaler.placement.requests import Fits
-from scaler.suspension.leader_api import NOT_LEADING, PatchApi
-from scaler.suspension.reconciler import EventSink, is_conflict
 
 log = structlog.get_logger(__name__)
 

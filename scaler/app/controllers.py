@@ -22,6 +22,7 @@ from scaler.attachment.controller import AttachmentController
 from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -38,7 +39,6 @@ from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.keep_record import SUFFIX
-from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.suspension.suspend_at import SuspendAtController
 

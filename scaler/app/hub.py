@@ -8,6 +8,7 @@ from typing import Any
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import Settings
 from scaler.kube.events import EventRecorder
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
@@ -27,7 +28,6 @@ from scaler.multikueue.hub.remote_verdicts import RemoteAnswers
 from scaler.multikueue.hub.worker_connections import WorkerConnections
 from scaler.quota.watch import QuotaReflectors
 from scaler.reporting.views.dispatch import DispatchReader
-from scaler.suspension.leader_api import LeaderApi
 
 
 class HubWiring:

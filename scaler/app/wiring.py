@@ -37,6 +37,7 @@ from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.discovery import Discovery
 from scaler.kube.events import EventRecorder
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
@@ -74,7 +75,6 @@ from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
-from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import BoostSwitch
 from scaler.suspension.reconciler import OwnRecord
 

@@ -28,6 +28,7 @@ from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.decision.cluster_state import ClusterState, seconds_since_heard
 from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.errors import KubeError
+from scaler.kube.leader_api import NOT_LEADING, WriteApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json, condition_patch, is_true
@@ -38,7 +39,6 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 from scaler.kube.reflector import Absent, Reflector
 from scaler.kube.transport import KubeTransport
-from scaler.suspension.leader_api import NOT_LEADING, WriteApi
 
 log = structlog.get_logger(__name__)
 

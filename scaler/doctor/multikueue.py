@@ -22,6 +22,7 @@ from scaler.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import condition, decode
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
@@ -39,7 +40,6 @@ from scaler.multikueue.hub.dispatch.preflight import Preflight, PreflightResult,
 from scaler.multikueue.hub.dispatch.waiting import hub_cluster
 from scaler.multikueue.hub.worker_connections import kubeconfig_of
 from scaler.quota.model import MULTIKUEUE
-from scaler.suspension.leader_api import LeaderApi
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -79,6 +79,13 @@ class _Sent(NamedTuple):
     name: str
     times: int
     at: float
+
+
+class EventSink(Protocol):
+    """Records Events on objects. An EventRecorder is one."""
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
+        """Never blocks and never fails the caller."""
 
 
 class EventRecorder:

@@ -19,13 +19,13 @@ import structlog
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.decision.workloads import MARK_PREFIX, Mark
 from scaler.errors import KubeError
+from scaler.kube.leader_api import PatchApi
 from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.message import Details, content
 from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_told, pending
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
 from scaler.notifications.senders import Sender
 from scaler.notifications.workloads import NotifiedWorkloads, Source
-from scaler.suspension.leader_api import PatchApi
 from scaler.webhook import SendError
 
 log = structlog.get_logger(__name__)

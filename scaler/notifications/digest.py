@@ -23,6 +23,7 @@ import structlog
 from scaler.decision.describe import timestamp
 from scaler.errors import KubeError, SourceError
 from scaler.idleness.durations import format_duration
+from scaler.kube.leader_api import PatchApi
 from scaler.notifications.notice import NotifiedWorkload
 from scaler.notifications.senders import Content, Sender
 from scaler.notifications.workloads import Source
@@ -35,7 +36,6 @@ from scaler.reporting.usage.own_metrics import (
     OwnMetrics,
 )
 from scaler.samples.source import InstantQuerySource, VectorSample
-from scaler.suspension.leader_api import PatchApi
 from scaler.webhook import SendError
 
 log = structlog.get_logger(__name__)

@@ -28,11 +28,11 @@ from aiohttp import web
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.notifications.links import PATH, Link, LinkError, Links, LinkVerb
-from scaler.suspension.leader_api import PatchApi
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from scaler.idleness.pods import TERMINAL, PodPhase
-from scaler.kube.quantity import UNLIMITED, Requests
+from scaler.kube.objects.quantity import UNLIMITED, Requests
 from scaler.placement.node_index import PODS, NodeIndex, NodeInfo, NodeSet, PodNeeds, PodShape, members, union
 
 Vector = tuple[int, ...]

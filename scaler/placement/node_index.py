@@ -22,7 +22,7 @@ from functools import cached_property, reduce
 from operator import and_, or_
 from typing import NamedTuple
 
-from scaler.kube.quantity import UNLIMITED, Requests
+from scaler.kube.objects.quantity import UNLIMITED, Requests
 from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Operator, Taint, Toleration, untolerated
 from scaler.quota.model import EMPTY, Flavor, QuotaPodSet
 

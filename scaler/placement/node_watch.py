@@ -26,8 +26,8 @@ from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import ObjectMeta, Pod, PodSpec, is_true
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, allocatable, labels
+from scaler.kube.objects.quantity import Requests, shared
 from scaler.kube.objects.resources import NODE
-from scaler.kube.quantity import Requests, shared
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.capacity import Allocation, BoundPod, Capacity, allocations_of, capacity_of, capacity_with

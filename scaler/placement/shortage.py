@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from scaler.kube.quantity import as_text
+from scaler.kube.objects.quantity import as_text
 from scaler.placement.capacity import Capacity, slots_by, total
 from scaler.placement.node_index import Exclusions, NodeDemand, NodeSet, PodShape, members, union
 

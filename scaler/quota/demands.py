@@ -29,7 +29,7 @@ from enum import IntEnum, StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from scaler.kube.quantity import Requests
+from scaler.kube.objects.quantity import Requests
 from scaler.kube.scheduling import NodeSelection, Taint, untolerated
 from scaler.quota.model import (
     Flavor,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
-from scaler.kube.quantity import Requests
+from scaler.kube.objects.quantity import Requests
 from scaler.kube.scheduling import ANYWHERE, NodeSelection, Selector, Taint, Toleration
 
 MULTIKUEUE = "kueue.x-k8s.io/multikueue"

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 
-from scaler.kube.quantity import UNLIMITED
+from scaler.kube.objects.quantity import UNLIMITED
 from scaler.quota.model import FlavorResource, Quota, QuotaClusterQueue, QuotaCohort, QuotaWorkload, Usage
 
 Rank = tuple[bool, int, timedelta, str]

@@ -21,6 +21,7 @@ from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.clock import Turns, every
 from scaler.decision.target_state import Seeks
 from scaler.errors import KubeError
+from scaler.kube.leader_api import is_conflict
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan
 from scaler.reclaim.executor import PlanExecutor
@@ -29,7 +30,7 @@ from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
 from scaler.reclaim.writer import PlanWriter, grant_by
-from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
+from scaler.suspension.reconciler import SuspensionReconciler
 
 log = structlog.get_logger(__name__)
 

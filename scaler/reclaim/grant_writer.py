@@ -21,11 +21,10 @@ from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import Key
 from scaler.decision.workloads import grant_of
 from scaler.errors import KubeError
+from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.reconciler import is_conflict
 
 FindScalable = Callable[[str, str], ScalableWorkload | None]
 

@@ -15,11 +15,10 @@ from scaler.clock import every
 from scaler.decision.target_state import WakeCause
 from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 from scaler.errors import KubeError
+from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.wake_planner import Key, SuspendedWorkload, WakePlan, WakePlanner
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.reconciler import is_conflict
 
 log = structlog.get_logger(__name__)
 

@@ -22,7 +22,8 @@ from scaler.decision.target_state import Grant, Seeks
 from scaler.decision.workloads import grant_of
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
-from scaler.kube.events import ObjectReference
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
@@ -41,8 +42,6 @@ from scaler.reclaim.transitions import (
     closed,
     reopened,
 )
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.reconciler import EventSink
 
 log = structlog.get_logger(__name__)
 

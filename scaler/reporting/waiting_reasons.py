@@ -13,7 +13,7 @@ from scaler.admission.controller import AdmissionReport
 from scaler.decision.describe import timestamp
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.kube.quantity import UNLIMITED, as_text
+from scaler.kube.objects.quantity import UNLIMITED, as_text
 from scaler.quota.cycle import Considered
 from scaler.quota.from_objects.workloads import ADMISSION_GATED_BY_ANNOTATION, requeue_at_of
 from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaWorkload, StopPolicy

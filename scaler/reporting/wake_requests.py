@@ -37,10 +37,10 @@ from scaler.decision.reasons import CandidateState
 from scaler.decision.target_state import WakeCause
 from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 from scaler.errors import KubeError, QueryError
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, AuthenticatedUser, ResourceAttributes, TokenReviews
-from scaler.suspension.leader_api import PatchApi
 
 log = structlog.get_logger(__name__)
 

@@ -38,14 +38,13 @@ from scaler.decision.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_r
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
-from scaler.kube.events import ObjectReference
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.suspension.hooks import Hook, HookCall, HookConfig, HookProgress, run_id
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.reconciler import EventSink, is_conflict
 
 log = structlog.get_logger(__name__)
 

@@ -41,14 +41,14 @@ from scaler.decision.workloads import observe
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
-from scaler.kube.events import ObjectReference
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_gate import FeatureGate, FeatureGateProbe, FeatureGateStatus
-from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.priority_boost import (
     Boost,
     BoostIntent,
@@ -61,7 +61,7 @@ from scaler.suspension.priority_boost import (
     step,
     uses_priority_boost,
 )
-from scaler.suspension.reconciler import EventSink, is_conflict, record_on_both
+from scaler.suspension.reconciler import record_on_both
 
 log = structlog.get_logger(__name__)
 

@@ -26,11 +26,10 @@ import structlog
 from scaler.decision.target_state import ObservedWorkload
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
+from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
-from scaler.suspension.leader_api import PatchApi
 from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
-from scaler.suspension.reconciler import is_conflict
 
 log = structlog.get_logger(__name__)
 

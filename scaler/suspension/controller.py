@@ -25,6 +25,7 @@ from scaler.decision.switched_objects import SwitchedObjects
 from scaler.decision.target_state import Phase
 from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, owner_key
 from scaler.errors import KubeError
+from scaler.kube.leader_api import is_conflict
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -33,7 +34,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reflector import Reflector
 from scaler.kube.workqueue import QueueClosed, WorkQueue
-from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation, is_conflict
+from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation
 from scaler.suspension.status import status_digest
 
 log = structlog.get_logger(__name__)

@@ -20,11 +20,11 @@ import msgspec
 from scaler.decision.decision_cache import Key
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
+from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import ConfigMap
 from scaler.kube.objects.resources import CONFIG_MAP
 from scaler.suspension.keeps import WEEK, Keep, recent
-from scaler.suspension.leader_api import WriteApi
 
 SUFFIX = "-keeps"
 """Of its name, after the name of the Lease."""

@@ -46,7 +46,8 @@ from scaler.errors import KubeError
 from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
-from scaler.kube.events import ObjectReference
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.leader_api import WriteApi, is_conflict
 from scaler.kube.objects.core import ObjectMeta, decode, last_writer
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
@@ -55,7 +56,6 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.suspension.direct import DirectActuator
 from scaler.suspension.keep_record import SUFFIX, KeepRecord
 from scaler.suspension.keeps import KEEPS_ANNOTATION, Settled, encode_keeps, settle
-from scaler.suspension.leader_api import WriteApi
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.suspension.status import warned_at as next_warning
 from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
@@ -68,13 +68,6 @@ _STALE = UnknownReason.STALE_CLUSTER_VIEW
 
 _CAUSE_GPUS = 8
 """GPUs listed in the annotation that says why a Workload was deactivated."""
-
-
-class EventSink(Protocol):
-    """Records Events on objects. An EventRecorder is one."""
-
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
-        """Never blocks and never fails the caller."""
 
 
 _ANNOUNCED_PHASES: Mapping[Phase, tuple[str, bool]] = {
@@ -626,8 +619,3 @@ def record_on_both(
         announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
     observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
     announcer.record(ObjectReference.of(resource, observed), reason, message)
-
-
-def is_conflict(error: KubeError) -> bool:
-    """Whether another client changed the object first: not an error, read it again."""
-    return error.status in {404, 409}

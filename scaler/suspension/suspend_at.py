@@ -31,10 +31,9 @@ from scaler.decision.workloads import SUSPEND_AT, instant_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import TERMINAL
 from scaler.idleness.verdict import Unknown
+from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.core import Pod, stamp
 from scaler.kube.objects.resources import POD
-from scaler.suspension.leader_api import PatchApi
-from scaler.suspension.reconciler import is_conflict
 
 _INTERVAL, _REST = timedelta(seconds=15), timedelta(seconds=3)
 """Between two ticks, and after one: until then what it has written is seen."""

@@ -20,8 +20,8 @@ from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
 from scaler.errors import KubeError
+from scaler.kube.leader_api import NOT_LEADING
 from scaler.kube.objects.resources import LOCAL_QUEUE, PROVISIONING_REQUEST, RECLAIM_POLICY, WORKLOAD
-from scaler.suspension.leader_api import NOT_LEADING
 
 Story = Callable[[ProvisioningCluster], Awaitable[None]]
 

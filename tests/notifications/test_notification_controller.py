@@ -18,13 +18,13 @@ from scaler.decision.owners import OWNER, Owners
 from scaler.decision.reasons import DecisionReason
 from scaler.decision.workloads import MARK_PREFIX, NotifyTargets
 from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
+from scaler.kube.leader_api import LeaderApi, PatchApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
 from scaler.notifications.senders import Content
 from scaler.notifications.workloads import NotifiedWorkloads
-from scaler.suspension.leader_api import LeaderApi, PatchApi
 from scaler.webhook import SendError
 
 OWNERS, TARGETS = Owners(labels=("team",)), NotifyTargets(names=(TARGET,), default=(TARGET,))

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from scaler.kube.quantity import CPU
+from scaler.kube.objects.quantity import CPU
 from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Operator, Taint, Toleration, untolerated
 from scaler.placement.capacity import BoundPod, Capacity
 from scaler.placement.node_index import NodeDemand, NodeInfo, members

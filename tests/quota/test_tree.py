@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quota_builders import cluster_queue, cohort, gpu, holding, quota, tree
 
-from scaler.kube.quantity import UNLIMITED
+from scaler.kube.objects.quantity import UNLIMITED
 from scaler.quota.model import (
     Quota,
     StopPolicy,

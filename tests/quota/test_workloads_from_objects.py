@@ -11,7 +11,7 @@ from recordings import moments, recorded
 
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.quantity import amount
+from scaler.kube.objects.quantity import amount
 from scaler.quota import model
 from scaler.quota.from_objects.pod_requests import pod_requests
 from scaler.quota.from_objects.workloads import quota_workload_of

@@ -20,6 +20,7 @@ from sim.multikueue_clusters import DispatchedClusters
 
 from scaler.clock import Clock
 from scaler.errors import KubeError
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
 from scaler.kube.objects.kueue_workloads import Workload
@@ -38,7 +39,6 @@ from scaler.multikueue.hub.dispatch.controller import Dispatcher, DispatchReport
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner
 from scaler.multikueue.hub.dispatch.waiting import HubObjects, dispatch_indexes
 from scaler.multikueue.hub.worker_connections import WorkerConnection
-from scaler.suspension.leader_api import LeaderApi
 
 OFFER = "hub"
 PATIENCE = timedelta(seconds=60)

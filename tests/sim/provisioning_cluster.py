@@ -27,6 +27,7 @@ from sim.cluster import SimCluster
 
 from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL
 from scaler.errors import KubeError
+from scaler.kube.leader_api import NOT_LEADING
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,
@@ -40,7 +41,6 @@ from scaler.kube.objects.resources import (
     SCALABLE_WORKLOAD,
     WORKLOAD,
 )
-from scaler.suspension.leader_api import NOT_LEADING
 
 QUICK = Scenario(
     provisioning_class=BEST_EFFORT_ATOMIC,

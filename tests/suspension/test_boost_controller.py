@@ -17,6 +17,7 @@ from scaler.decision.target_state import Phase
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.verdict import Verdict
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
@@ -30,7 +31,6 @@ from scaler.suspension.boost_controller import (
     patch,
 )
 from scaler.suspension.boost_gate import ASK_AGAIN, HOW_TO_SWITCH_ON, FeatureGate
-from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.priority_boost import PATIENCE, Boost, BoostOwner, BoostStep, BoostSwitch, PriorityBoost
 
 LEFT = policy(reclaim=Reclaim.PRIORITY_BOOST)

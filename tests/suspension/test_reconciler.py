@@ -29,11 +29,12 @@ from scaler.decision.target_state import Phase, WakeCause, WakeRequest, state_of
 from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.verdict import Idle
+from scaler.kube.leader_api import is_conflict
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.reflector import NotWatched
 from scaler.reclaim.policy_budgets import PolicyBudgets
-from scaler.suspension.reconciler import SuspensionReconciler, is_conflict
+from scaler.suspension.reconciler import SuspensionReconciler
 
 IDLE_SINCE = at(-1800)
 GPUS_IDLE = decision(INACTIVE, idle_since=IDLE_SINCE)

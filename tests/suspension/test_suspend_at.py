@@ -32,10 +32,10 @@ from scaler.decision.target_state import Phase
 from scaler.decision.workloads import SUSPEND_AT
 from scaler.errors import KubeError
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.resources import POD
-from scaler.suspension.leader_api import LeaderApi
 from scaler.suspension.suspend_at import SuspendAtController, announced
 
 TOLD, OTHER = PODS

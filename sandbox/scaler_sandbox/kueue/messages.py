@@ -15,7 +15,7 @@ pkg/scheduler/preemption/preemption.go (preemptionMessage).
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from scaler.kube.quantity import CPU
+from scaler.kube.objects.quantity import CPU
 from scaler.kube.scheduling import untolerated
 from scaler.quota.cycle import Considered
 from scaler.quota.demands import PODS, Assignment, PendingReason, PodSetFlavors, Shortfall

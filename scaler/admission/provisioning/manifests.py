@@ -39,8 +39,8 @@ from scaler.admission.provisioning.requests import (
 )
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.quantity import exact
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
-from scaler.kube.quantity import exact
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from scaler.app.cli.client import Json, ScalerClient
 from scaler.app.cli.layout import labelled_rows, table_or_list
-from scaler.kube.quantity import CPU, as_text
+from scaler.kube.objects.quantity import CPU, as_text
 
 _HEADINGS = (
     *("QUEUE", "FLAVOR", "NOMINAL", "USED", "IDLE", "RECLAIMABLE", "AVAILABLE", "BORROWED", "PENDING", "LIMITS"),

@@ -20,7 +20,7 @@ from textwrap import shorten
 from scaler.idleness import pods as core
 from scaler.idleness.policy import is_any_of
 from scaler.kube.objects import core as objects
-from scaler.kube.quantity import exact
+from scaler.kube.objects.quantity import exact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

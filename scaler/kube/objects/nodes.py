@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import field
 
 from scaler.kube.objects.core import Condition, ObjectMeta, Quantity, SelectorRequirement, Struct, is_true
-from scaler.kube.quantity import amount
+from scaler.kube.objects.quantity import amount
 from scaler.kube.scheduling import NodeRequirement, Operator, Taint, Term
 
 NAME_FIELD = "metadata.name"

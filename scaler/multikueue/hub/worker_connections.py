@@ -30,6 +30,7 @@ from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.api_requests import TRANSIENT
+from scaler.kube.leader_api import NOT_LEADING, LeaderApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Struct, decode, without_defaults
 from scaler.kube.objects.multikueue import ClusterOffer, MultiKueueCluster, OfferedWorkload
@@ -38,7 +39,6 @@ from scaler.kube.reflector import Absent, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import Backoff
 from scaler.multikueue.hub.worker_offer import OfferEntries, WorkerOffer
-from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 
 log = structlog.get_logger(__name__)
 

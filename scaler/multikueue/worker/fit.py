@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from scaler.kube.quantity import UNLIMITED
+from scaler.kube.objects.quantity import UNLIMITED
 from scaler.multikueue.cluster_offer import Fit
 from scaler.placement.capacity import Capacity
 from scaler.placement.fit import fits

@@ -24,6 +24,7 @@ from scaler.clock import Turns, every
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.verdict import Unknown
+from scaler.kube.leader_api import NOT_LEADING, PatchApi, is_conflict
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterQueueOffer, OfferedWorkload, WorkloadOffer
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
@@ -33,8 +34,6 @@ from scaler.multikueue.worker.offer import OfferInputs, cluster_queue_offers
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.candidates import idle_workloads
 from scaler.reclaim.planner import Planner, PlanningSnapshot
-from scaler.suspension.leader_api import NOT_LEADING, PatchApi
-from scaler.suspension.reconciler import is_conflict
 
 log = structlog.get_logger(__name__)
 

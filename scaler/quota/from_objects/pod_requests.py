@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from scaler.kube.objects.core import Container, PodSpec, Quantity, ResourceRequirements
-from scaler.kube.quantity import amount, exact, rounded
+from scaler.kube.objects.quantity import amount, exact, rounded
 
 _OF_PODS = ("cpu", "memory")
 _HUGE_PAGES = "hugepages-"

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import Quantity, SelectorRequirement, condition, is_true
-from scaler.kube.quantity import amount, exact
+from scaler.kube.objects.quantity import amount, exact
 from scaler.kube.scheduling import NodeRequirement, Operator, Selector
 from scaler.quota import model
 from scaler.quota.model import FlavorResource, QuotaAdmissionCheck

@@ -26,7 +26,7 @@ import msgspec
 
 from scaler.kube.objects import kueue_workloads as kube
 from scaler.kube.objects.core import Condition, Quantity
-from scaler.kube.quantity import Requests, amount, canonical, shared
+from scaler.kube.objects.quantity import Requests, amount, canonical, shared
 from scaler.kube.scheduling import ANYWHERE, NodeSelection
 from scaler.quota import model
 from scaler.quota.from_objects.pod_nodes import selection_of

@@ -24,7 +24,7 @@ nodes; those before the gang take it; what a simulation says.
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 
-from scaler.kube.quantity import as_text
+from scaler.kube.objects.quantity import as_text
 from scaler.placement.fit import Placement, place
 from scaler.quota.forecast import without
 from scaler.quota.model import FlavorResource, QueueingStrategy

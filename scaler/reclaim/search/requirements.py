@@ -35,7 +35,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from scaler.kube.quantity import as_text
+from scaler.kube.objects.quantity import as_text
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import FlavorResource, QueueingStrategy, QuotaPodSet, QuotaWorkload, Reservation, Usage
 from scaler.quota.node import CohortNode, QueueNode

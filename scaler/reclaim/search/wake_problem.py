@@ -19,7 +19,7 @@ Laws:
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from scaler.kube.quantity import as_text
+from scaler.kube.objects.quantity import as_text
 from scaler.placement.capacity import Allocations
 from scaler.quota.forecast import Forecast
 from scaler.quota.model import Flavor, FlavorResource, QuotaWorkload

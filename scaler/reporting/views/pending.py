@@ -13,7 +13,7 @@ from scaler.errors import QueryError
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import condition, is_true
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.kube.quantity import as_number
+from scaler.kube.objects.quantity import as_number
 from scaler.quota.cycle import Considered
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan

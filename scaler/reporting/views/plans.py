@@ -12,7 +12,7 @@ from scaler.decision.describe import timestamp
 from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
-from scaler.kube.quantity import as_number
+from scaler.kube.objects.quantity import as_number
 from scaler.placement.fit import Placement
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.search.values import Alternative, Candidate, NoPlan, NoPlanReason, PlanWarning, ReclaimPlan

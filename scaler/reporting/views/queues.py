@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scaler.decision.describe import timestamp
-from scaler.kube.quantity import as_number
+from scaler.kube.objects.quantity import as_number
 from scaler.quota.model import FlavorResource, QuotaWorkload
 from scaler.quota.node import CohortNode, QueueNode
 from scaler.quota.tree import Tree

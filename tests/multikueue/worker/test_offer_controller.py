@@ -20,6 +20,7 @@ from small_cluster import SmallCluster, until
 from scaler.decision.decision_cache import Evaluation
 from scaler.errors import KubeError
 from scaler.idleness.verdict import Unknown
+from scaler.kube.leader_api import NOT_LEADING, LeaderApi
 from scaler.kube.objects.multikueue import ClusterOffer, OfferedWorkload, OfferPolicy
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.kube.reflector import Reflector
@@ -27,7 +28,6 @@ from scaler.kube.transport import KubeTransport
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
 from scaler.multikueue.worker.offer_controller import OfferController, OfferReport
 from scaler.quota.watch import NotSynced
-from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 
 Json = dict[str, Any]
 

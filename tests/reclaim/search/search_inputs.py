@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from quota_builders import GPU, NOW, cluster_queue, cohort, holding, pod_set, preempting, quota, selecting, workload
 from reclaim_builders import candidate, forbids, planning_tree
 
-from scaler.kube.quantity import CPU
+from scaler.kube.objects.quantity import CPU
 from scaler.kube.scheduling import ANYWHERE, NodeSelection
 from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.fit import fits

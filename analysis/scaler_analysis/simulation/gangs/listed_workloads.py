@@ -13,7 +13,7 @@ from datetime import datetime
 from scaler.kube.objects.core import ListPage, condition, decode, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import PodSetAssignment, Workload
-from scaler.kube.quantity import amount
+from scaler.kube.objects.quantity import amount
 from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob, ran_between
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.quantity import amount
+from scaler.kube.objects.quantity import amount
 from scaler.samples.promql import selector
 from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob, ran_between, with_names_of_their_own
 from scaler_analysis.simulation.recordings.past_days import Elements, PastDays

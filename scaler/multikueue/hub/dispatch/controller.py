@@ -26,6 +26,7 @@ from msgspec.structs import replace as with_fields
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.errors import KubeError
 from scaler.kube.events import EventRecorder, ObjectReference
+from scaler.kube.leader_api import NOT_LEADING, LeaderApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload
@@ -44,7 +45,6 @@ from scaler.multikueue.hub.dispatch.preflight import NOT_TRIED, Preflight, Prefl
 from scaler.multikueue.hub.dispatch.scores import PlacementScores
 from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, HubObjects, WaitingWorkload, waits_for_check
 from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
-from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 
 log = structlog.get_logger(__name__)
 

@@ -23,6 +23,7 @@ from scaler.clock import Clock
 from scaler.errors import KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.events import EventRecorder
+from scaler.kube.leader_api import NOT_LEADING, LeaderApi
 from scaler.kube.object_cache import Index
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
@@ -50,7 +51,6 @@ from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, JudgedWorkloads
 from scaler.multikueue.hub.dispatch.scores import PlacementScores
 from scaler.multikueue.hub.dispatch.waiting import HubObjects, dispatch_indexes
 from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
-from scaler.suspension.leader_api import NOT_LEADING, LeaderApi
 
 Json = dict[str, Any]
 NAMESPACE_NAME = "team"

@@ -13,6 +13,11 @@ from scaler.kube.transport import KubeTransport
 NOT_LEADING = "NotLeading"
 
 
+def is_conflict(error: KubeError) -> bool:
+    """Whether another client changed the object first: not an error, read it again."""
+    return error.status in {404, 409}
+
+
 class PatchApi(Protocol):
     """As much of the Kubernetes API as reconciling needs. A KubeTransport is one."""
 
@@ -24,7 +29,7 @@ class PatchApi(Protocol):
 
 
 class WriteApi(PatchApi, Protocol):
-    """An `PatchApi` for those who also make objects and remove them. A KubeTransport is one, too."""
+    """A `PatchApi` for those who also make objects and remove them. A KubeTransport is one, too."""
 
     async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
         """The created object. Raises: KubeError; 409 where there is one of that name."""

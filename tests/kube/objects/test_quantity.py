@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from scaler.kube.quantity import canonical
+from scaler.kube.objects.quantity import canonical
 
 ALIKE = [
     ("1", "1000m", "1.0", "0.001k", "1000000u"),
