@@ -204,7 +204,9 @@ def files_named(page: Path) -> list[str]:
 SCHEMA = json.loads((helm_chart.FOLDER / "values.schema.json").read_text(encoding="utf-8"))
 NEITHER = {"dashboards.mutations", "grpc.health.v1"}
 """What else is written as code and begins like a value or a setting: a module, and the name of an API."""
-REMOVED = {page: {"reclaim.onTheft", "defaults.mode"} for page in ("CHANGELOG.md", "docs/upgrade.md")}
+REMOVED = {
+    page: {"reclaim.onTheft", "notifications.digest", "defaults.mode"} for page in ("CHANGELOG.md", "docs/upgrade.md")
+}
 """Settings of the past, by the pages that say what became of them."""
 
 

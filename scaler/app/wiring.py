@@ -48,7 +48,6 @@ from scaler.multikueue.worker.fit_answers import LONGEST_PATIENCE, FitAnswers
 from scaler.multikueue.worker.offer_controller import OfferController
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
-from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.link_pages import LinkPages
 from scaler.notifications.links import LinkConfig, Links
 from scaler.notifications.workloads import NotifiedWorkloads
@@ -199,24 +198,12 @@ class Wiring:
         """Of the leader. It reads what is watched already, and runs only where targets are configured."""
         settings = self._settings.notifications
         workloads = NotifiedWorkloads(self.cluster, self._owners, settings.notify_targets(), own)
-        configured, digest = configured_notifications(settings), None
-        if settings.digest is not None and isinstance(self.source, PrometheusSource):
-            digest = WeeklyDigest(
-                settings.digest.config(),
-                api,
-                self.source,
-                OwnMetrics(matchers=self._settings.prometheus.matchers),
-                senders=configured.senders,
-                owner_of=self._owners.of_namespace,
-                sent=observer.sent,
-            )
         return NotificationController(
             api,
             workloads,
-            configured,
+            configured_notifications(settings),
             DetailsReader(self.evaluator, self.decision_cache, self.links.of_notice if self.links else None).read,
             observer,
-            digest=digest,
         )
 
     def before_suspend(self, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink) -> BeforeSuspendController:

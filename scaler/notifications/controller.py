@@ -20,7 +20,6 @@ from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.decision.workloads import MARK_PREFIX, Mark
 from scaler.errors import KubeError
 from scaler.kube.leader_api import PatchApi
-from scaler.notifications.digest import WeeklyDigest
 from scaler.notifications.message import Details, content
 from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_told, pending
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
@@ -64,10 +63,8 @@ class NotificationController:
         details: DetailsOf,
         observer: NotificationsObserver,
         *,
-        digest: WeeklyDigest | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._digest = digest
         self._api = api
         self._workloads = workloads
         self._configured = configured
@@ -100,8 +97,6 @@ class NotificationController:
         async with asyncio.TaskGroup() as tasks:
             for message in due:
                 tasks.create_task(self._in_turn(message, sources))
-            if self._digest is not None:
-                tasks.create_task(_to_its_end(self._digest.tick(read, now)))
 
     # ------------------------------------------------------------------------------------------------------ what is due
 

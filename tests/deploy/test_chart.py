@@ -8,6 +8,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from builders import NOON
 from helm_python import HelmError, lint
@@ -19,6 +20,7 @@ from scripted_prometheus import ExactNamesOnly
 import deploy.helm_chart as helm_chart
 from deploy.helm_chart import FOLDER, ROOT, objects, one, platform, settings_object, settings_of
 from scaler import __version__
+from scaler.app.cli.main import app
 from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
@@ -80,6 +82,7 @@ def test_what_could_only_be_a_mistake_is_refused(values: dict[str, Any]) -> None
 REFUSED: dict[str, dict[str, Any]] = {
     "admissionCheck.enabled with namespaces": {"namespaces": ["a"], "admissionCheck": {"enabled": True}},
     "settings.dcgm.endpoints with settings.prometheus.url": {"settings": {"dcgm": {"endpoints": ["http://e:9400"]}}},
+    "report.schedule without report.target": {"report": {"schedule": "0 9 * * 1"}},
     "tls.clients.required with tls.source=openshift": {"tls": {"source": "openshift", "clients": {"required": True}}},
 }
 """By how the sentence begins that says so."""
@@ -101,6 +104,29 @@ def test_the_chart_is_of_the_program_beside_it() -> None:
     chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
     assert container()["image"] == f"idle-gpu-scaler:{__version__}"
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+def test_a_report_is_sent_by_a_pod_that_nothing_else_selects() -> None:
+    assert not [each for each in objects() if each["kind"] == "CronJob"]
+    mounts = {"extraVolumes": [{"name": "mail"}], "extraVolumeMounts": [{"name": "mail", "mountPath": "/etc/notify"}]}
+    values = {"report": {"schedule": "0 9 * * 1", "target": "mail", "since": "30d"}, **mounts}
+    spec = one("CronJob", values, "idle-gpu-scaler-report")["spec"]
+    pod = spec["jobTemplate"]["spec"]["template"]
+    [only] = pod["spec"]["containers"]
+    assert (spec["schedule"], spec["timeZone"], only["image"]) == ("0 9 * * 1", "Etc/UTC", container()["image"])
+    assert {each["mountPath"] for each in only["volumeMounts"]} == {"/etc/idle-gpu-scaler", "/etc/notify"}
+    assert {each["name"] for each in pod["spec"]["volumes"]} == {"settings", "mail"}
+    bodies = [each["spec"] for each in objects(values) if each["kind"] in ("Service", "Deployment", "NetworkPolicy")]
+    selectors = [each.get("podSelector", each.get("selector")) for each in bodies]
+    labels = [each.get("matchLabels", each) for each in selectors]
+    assert labels
+    assert not [each for each in labels if each.items() <= pod["metadata"]["labels"].items()]
+    verb, *flags = only["args"]
+    known = {option for each in typer.main.get_command(app).commands[verb].params for option in each.opts}  # type: ignore[attr-defined]
+    assert {each.partition("=")[0] for each in flags} <= known
 
 
 # ------------------------------------------------------------------------------------------------------------ settings

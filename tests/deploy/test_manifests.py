@@ -46,6 +46,7 @@ EVERYTHING: Json = {
     "podMonitoring": {"enabled": True},
     "rules": {"enabled": True, "rawDcgm": True, "owners": True, "labels": {"release": "prometheus"}},
     "dashboards": {"enabled": True, "annotations": {"grafana_folder": "GPUs"}},
+    "report": {"schedule": "0 9 * * 1", "timeZone": "Europe/Berlin", "target": "mail"},
     "networkPolicy": {"egress": [{"ports": [{"port": 53, "protocol": "UDP"}]}]},
     "admissionCheck": {"enabled": True, "policy": {"waitForPodsGone": True, "pin": {"enabled": False}}},
     "rbac": {"clusterMonitoringView": True},

@@ -27,6 +27,9 @@ def report(
         Path | None,
         option("--focus", metavar="FILE", about="Write charges for cost tools to this file (CSV, FOCUS 1.2)."),
     ] = None,
+    notify: Annotated[
+        str, option("--notify", metavar="TARGET", about="Also send it to this target of the settings' notifications.")
+    ] = "",
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV instead of text.")] = False,
     as_json: AsJson = False,
     config: Config = None,
@@ -39,7 +42,7 @@ def report(
     """
     from scaler_analysis.cli.report import ReportOutputs, run_report
 
-    outputs = ReportOutputs(as_json=as_json, as_csv=as_csv, html=html, focus=focus)
+    outputs = ReportOutputs(as_json=as_json, as_csv=as_csv, html=html, focus=focus, notify=notify)
     flags = {"prometheus.url": prometheus_url}
     sys.exit(run_report(since=since, until=until, by=by, config=config, flags=flags, outputs=outputs))
 

@@ -12,31 +12,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
 from rich.progress import Progress
-from rich.text import Text
 
 from scaler.app.cli.client import check_outputs, parse_time, write_output
-from scaler.app.cli.layout import labelled_rows, table_or_list, terminal
+from scaler.app.cli.layout import terminal
 from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.load import load
 from scaler.app.settings.model import PrometheusSettings
 from scaler.errors import ConfigurationError, ScalerError
-from scaler.idleness.durations import format_duration, parse_duration
+from scaler.idleness.durations import parse_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
 from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.prometheus import PrometheusSource
+from scaler_analysis.cli.report_message import message_of, sender_to
+from scaler_analysis.cli.report_text import render
 from scaler_analysis.document import document
 from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.focus import focus_charges
 from scaler_analysis.report.formats import as_csv, as_json
 from scaler_analysis.report.grouping import GroupBy
-from scaler_analysis.report.notes import notes_of
 from scaler_analysis.report.periods import Period, range_until
 from scaler_analysis.report.reader import ReportReader
 from scaler_analysis.report.summary import UsageReport, summarized
-from scaler_analysis.report.view import TITLES, chart_step, columns_of, figures_of, title_of, view_of
+from scaler_analysis.report.view import TITLES, chart_step, view_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,8 @@ class ReportOutputs:
     as_csv: bool = False
     html: Path | None = None
     focus: Path | None = None
+    notify: str = ""
+    """A target of the settings."""
 
 
 def run_report(
@@ -56,7 +57,8 @@ def run_report(
     if outputs.as_json and outputs.as_csv:
         raise ConfigurationError("--json and --csv both print the report; choose one of them")
     check_outputs(html=outputs.html, focus=outputs.focus)
-    settings = load(config, environ=os.environ, flags=flags).prometheus
+    loaded = load(config, environ=os.environ, flags=flags)
+    settings, sender = loaded.prometheus, sender_to(outputs.notify, loaded.notifications) if outputs.notify else None
     if not settings.url:
         raise ConfigurationError("a report needs Prometheus: set prometheus.url (--prometheus-url)")
     now = datetime.now(UTC)
@@ -64,6 +66,9 @@ def run_report(
     facts, samples = asyncio.run(_read(settings, settings.url, whole, now, with_chart=outputs.html is not None))
     report = summarized(facts, whole, by)
     _print(report, settings.matchers, outputs)
+    if sender is not None:
+        asyncio.run(sender.send(message_of(report, settings.matchers), now))
+        terminal(is_error=True).print(f"sent: {outputs.notify}", soft_wrap=True)
     # Last: a file that cannot be written takes nothing away.
     _write_html(outputs.html, report, settings.matchers, samples, now)
     _write_focus(outputs.focus, facts, settings.matchers)
@@ -113,37 +118,6 @@ def _print(report: UsageReport, matchers: Mapping[str, str], outputs: ReportOutp
         with console.capture() as printed:
             console.print(render(report, matchers, console.width))
         print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
-
-
-def render(report: UsageReport, matchers: Mapping[str, str], width: int) -> RenderableType:
-    columns, parts = columns_of(report), list[RenderableType]()
-    parts.append(Text(f"{_time(report.whole.begin)} to {_time(report.whole.end)}{_share_known(report)}", style="dim"))
-    parts += [Text(note, style="yellow") for note in notes_of(report, matchers)]
-    if report.rows:
-        headings = [TITLES[report.by].upper(), *(name.upper() for name, _ in columns)]
-        rows = [[title_of(report.by, row), *(cell(row) for _, cell in columns)] for row in report.rows]
-        parts += ["", table_or_list(headings, rows, width, words=(0,))]
-    if figures := figures_of(report):
-        words = [(each.title, f"{each.value}{f' ({each.detail})' if each.detail else ''}") for each in figures]
-        parts += ["", labelled_rows(words)]
-    if report.transfers:
-        headings = ["FROM", "TO", "CLUSTERQUEUE", "GPUS", "GPU-HOURS"]
-        given = [
-            [each.from_namespace, each.namespace, each.cluster_queue, f"{each.gpus:.0f}", f"{each.hours:,.1f}"]
-            for each in report.transfers
-        ]
-        parts += ["", table_or_list(headings, given, width, words=(0, 1, 2))]
-    return Group(*parts)
-
-
-def _time(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M}Z"
-
-
-def _share_known(report: UsageReport) -> str:
-    if not report.gaps:
-        return ""
-    return f", of which {format_duration(report.known)} are known" if report.known else ""
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

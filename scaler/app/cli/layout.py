@@ -129,6 +129,14 @@ def terminal(*, is_error: bool = False) -> Console:
     return _SanitizingConsole(markup=False, emoji=False, highlight=False, width=width, stderr=is_error)
 
 
+def plain_text(renderable: RenderableType, width: int) -> str:
+    """As a terminal of that width would show it, without colours."""
+    console = _SanitizingConsole(markup=False, emoji=False, highlight=False, width=width, color_system=None)
+    with console.capture() as printed:
+        console.print(renderable)
+    return "\n".join(line.rstrip() for line in printed.get().rstrip().splitlines())
+
+
 def sanitized(text: str) -> str:
     """The text with what a terminal would obey, or read in another direction, made visible."""
     return text if text.isprintable() else "".join(map(_visible, text))

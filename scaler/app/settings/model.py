@@ -152,7 +152,7 @@ class PrometheusSettings(Section):
     """Maximum size of a response, in bytes after decompression."""
     matchers: dict[str, str] = Field(default_factory=dict)
     """Labels that every series must have, such as {cluster: prod}; also those of the scaler's own metrics, which the
-    page, the weekly digest and [reports](report.md) read back."""
+    page and [reports](report.md) read back."""
     parameters: dict[str, str] = Field(default_factory=dict)
     """Additional parameters of every query, such as {"storeMatch[]": "…"}."""
     headers: dict[str, str] = Field(default_factory=dict)
@@ -461,8 +461,6 @@ class Settings(Section):
             raise ValueError("wake queries need prometheus.url")
         if "dispatcher" in self.components and self.kubernetes.namespaces:
             raise ValueError("the component dispatcher needs all namespaces; leave kubernetes.namespaces out")
-        if self.notifications.digest and not self.prometheus.url:
-            raise ValueError("notifications.digest needs prometheus.url")
         idle_after, max_window = self.defaults.idle_after or Policy().idle_after, self.evaluation.max_window
         if idle_after > max_window:
             raise ValueError(

@@ -1,15 +1,13 @@
-"""Settings of what owners are told: targets, owners, limits, links and the weekly digest."""
+"""Settings of what owners are told: targets, owners, limits and links."""
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Section
 from scaler.decision.workloads import NotifyTargets
-from scaler.idleness.hours import Weekday, read_zone
-from scaler.notifications.digest import DigestConfig
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import TargetConfig, target_kind, target_kinds
 
@@ -83,30 +81,6 @@ class LinkSettings(Section):
     """How long a workload is kept by a link."""
 
 
-class DigestSettings(Section):
-    """A message a week to each team (namespace) about its GPU-hours held idle and given back; needs `prometheus.url`,
-    and that this Prometheus scrapes the scaler.
-    """
-
-    weekday: Weekday = Weekday.MON
-    """Day of the digest."""
-    hour: int = Field(default=9, ge=0, le=23)
-    """Hour of the day."""
-    time_zone: str
-    """IANA name of the time zone of day and hour, such as `Europe/Berlin`."""
-    targets: tuple[TargetName, ...] = Field(min_length=1)
-    """Targets that get it."""
-
-    @field_validator("time_zone")
-    @classmethod
-    def _is_a_zone(cls, name: str) -> str:
-        read_zone(name)
-        return name
-
-    def config(self) -> DigestConfig:
-        return self.into(DigestConfig, weekday=[*Weekday].index(self.weekday), zone=read_zone(self.time_zone))
-
-
 class NotificationSettings(Section):
     """What owners are told; see notifications.md. Off without targets."""
 
@@ -126,8 +100,16 @@ class NotificationSettings(Section):
     retry: RetrySettings = RetrySettings()
     links: LinkSettings | None = None
     """None: messages have no links, and the path /answer does not exist."""
-    digest: DigestSettings | None = None
-    """None: there is no weekly digest."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_no_digest(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "digest" in given:
+            raise ValueError(
+                "digest is gone: leave it out, and run `idle-gpu-scaler report --notify TARGET` every week, "
+                "by report.schedule of the chart or a CronJob of your own"
+            )
+        return given
 
     @field_validator("targets")
     @classmethod
@@ -145,9 +127,6 @@ class NotificationSettings(Section):
         unknown = sorted({*self.default_targets} - {each.name for each in self.targets})
         if unknown:
             raise ValueError(f"defaultTargets: {', '.join(unknown)} is no target")
-        unknown = sorted({*self.digest.targets} - {each.name for each in self.targets}) if self.digest else []
-        if unknown:
-            raise ValueError(f"digest.targets: {', '.join(unknown)} is no target")
         return self
 
     def configs(self) -> list[TargetConfig]:

@@ -14,15 +14,14 @@ Worked example, of the suspensions of a day: a replica that ran the day before s
 series begins at 1 and ends at 3. `increase` gives 2, what it began with 1, together 3.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from scaler.samples.promql import any_of, quoted, range_duration
 
 PREFIX = "idle_gpu_scaler_"
 NAMESPACE, QUEUE, MODEL, STATE = "workload_namespace", "cluster_queue", "model", "state"
-IDLE_STATES = "Idle|HeldIdle"
 _BEFORE = "1h"
 """How far back a series is looked for that is not new."""
 _PROCESS_STEP = "5m"
@@ -51,10 +50,6 @@ class OwnMetrics:
         matching = [*(f"{name}={quoted(value)}" for name, value in self.matchers.items()), *conditions]
         return f"{metric}{{{','.join(matching)}}}" if matching else metric
 
-    def increase(self, counter: OwnCounter, by: Sequence[str], span: timedelta, *conditions: str) -> str:
-        """What it gained, without what new series begin with: right for counters of time, of which that is seconds."""
-        return f"sum by ({', '.join(by)}) (increase({self.of(counter.name, *conditions)}[{range_duration(span)}]))"
-
     def gained(self, counter: OwnCounter, *, begin: datetime, end: datetime, jobs: Collection[str]) -> str:
         """What it gained, by its labels. `jobs`: under which the scaler is scraped."""
         labels, span, selector = ", ".join(counter.labels), range_duration(end - begin), self.of(counter.name)
@@ -68,11 +63,6 @@ class OwnMetrics:
         # A label of their own keeps `or` from dropping one of the two.
         both = " or ".join(f'label_replace({each}, "part", "{name}", "", "")' for name, each in parts.items())
         return f"sum by ({labels}) ({both})"
-
-    def longest_idle(self, by: Sequence[str], span: timedelta) -> str:
-        """Seconds for which workloads were idle without a break at most."""
-        selector = self.of("workload_idle_seconds")
-        return f"max by ({', '.join(by)}) (max_over_time({selector}[{range_duration(span)}]))"
 
     @property
     def led(self) -> str:

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 from analysis.report.recorded_days import RecordedDays
 from analysis.report.report_builders import WEEKEND, two_teams
 from app.cli.command import Done, command, printed
+from http_stub import HttpStub, Reply
 from prometheus_server import PrometheusServer, require_prometheus
-from scaler_analysis.cli.report import render
+from scaler_analysis.cli.report_message import message_of
+from scaler_analysis.cli.report_text import render
 from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.summary import summarized
 
@@ -53,9 +56,9 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.url
 
 
-def reported(folder: Path, prometheus: str, *arguments: str) -> Done:
-    settings = folder / "settings.yaml"
-    settings.write_text(json.dumps({"prometheus": {"url": prometheus, "matchers": {"cluster": "prod"}}}))
+def reported(folder: Path, prometheus: str, *arguments: str, more: Mapping[str, object] | None = None) -> Done:
+    settings, source = folder / "settings.yaml", {"url": prometheus, "matchers": {"cluster": "prod"}}
+    settings.write_text(json.dumps({"prometheus": source, **(more or {})}))
     return command("report", "--config", str(settings), *UNTIL, *arguments)
 
 
@@ -112,6 +115,43 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path, prometheus: str)
     done = reported(tmp_path, prometheus, "--html", "/dev/full")
     assert (done.status, done.err) == (2, "error: /dev/full cannot be written: No space left on device\n")
     assert "team-a  96.0" in done.out
+
+
+@pytest.mark.prometheus
+def test_it_is_sent_to_a_target_of_the_settings(tmp_path: Path, prometheus: str) -> None:
+    answers = [200, 200, 503]
+    with HttpStub(lambda _: Reply(b"", answers.pop(0))) as stub:
+        targets = []
+        for name, kind, url in (("hook", "webhook", stub.url), ("chat", "apprise", stub.url.replace("http", "json"))):
+            (tmp_path / name).write_text(url)
+            targets.append({"name": name, "kind": kind, "urlFile": str(tmp_path / name)})
+        more = {"notifications": {"targets": targets}}
+        done = reported(tmp_path, prometheus, "--notify", "hook", more=more)
+        assert (done.status, done.err) == (0, "sent: hook\n")
+        assert "team-a  96.0  96.0" in done.out, "it is printed all the same"
+        assert reported(tmp_path, prometheus, "--notify", "chat", more=more).status == 0
+        failed = reported(tmp_path, prometheus, "--notify", "hook", more=more)
+        assert (failed.status, failed.err) == (2, "error: it answers HTTP 503\n")
+        unknown = reported(tmp_path, prometheus, "--notify", "mail", more=more)
+        assert (unknown.status, unknown.out) == (2, "")
+        assert "--notify mail: is none of notifications.targets of the settings; they have hook, chat" in unknown.err
+    of_hook, of_chat, _ = (json.loads(each.body) for each in stub.received)
+    assert [(each["namespace"], each["idleGpuHours"]) for each in of_hook["report"]["rows"]] == [("team-a", 96.0)]
+    assert of_chat["title"] == "[idle GPUs] 2026-11-01 to 2026-11-03: 96.0 GPU-hours held idle"
+    assert "team-a\n  held" in of_chat["message"]
+
+
+def test_a_message_is_a_list_that_any_font_can_show_and_has_the_first_rows() -> None:
+    [first, *_] = REPORT.rows
+    many = replace(REPORT, rows=[replace(first, name=(f"team-{n}",)) for n in range(23)])
+    text = message_of(many, {"cluster": "prod"}).text
+    assert max(map(len, text.splitlines())) <= 60
+    assert [line for line in text.splitlines() if line.startswith("team-")][:20] == [f"team-{n}" for n in range(20)]
+    assert text.endswith("\n3 more rows: idle-gpu-scaler report\n")
+    ids = [message_of(each, {}).id for each in (REPORT, REPORT, replace(REPORT, by=GroupBy.QUEUE))]
+    assert ids[0] == ids[1] != ids[2]
+    unknown = replace(REPORT, gaps=[WEEKEND])
+    assert message_of(unknown, {}).subject == "[idle GPUs] 2026-11-29 to 2026-12-02: nothing is known"
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,6 @@ def test_the_example_of_the_page_is_valid() -> None:
     assert found
     section = settings(**yaml.safe_load(found[1])["notifications"]).notifications
     assert [each.kind for each in section.configs()] == ["apprise", "apprise", "webhook"]
-    assert section.digest is not None
-    assert section.digest.config().weekday == 0
 
 
 def test_nothing_is_told_by_default() -> None:
@@ -49,17 +47,10 @@ def test_nothing_is_told_by_default() -> None:
         ({"targets": [{**HOOK, "kind": "alertmanager"}]}, "rules of Prometheus now, by dashboards/rules/owners"),
         ({"targets": [HOOK], "defaultTargets": ["chat"]}, "defaultTargets: chat is no target"),
         ({"links": {"baseUrl": "gpus.example.com", "keyFile": "/k"}}, "links.baseUrl"),
-        ({"targets": [HOOK], "digest": {"timeZone": "UTC", "targets": ["chat"]}}, "digest.targets: chat is no target"),
-        ({"targets": [HOOK], "digest": {"timeZone": "Mars", "targets": ["hook"]}}, "time zone 'Mars' cannot be read"),
         ({"perOwnerPerHour": 0}, "perOwnerPerHour"),
+        ({"targets": [HOOK], "digest": {"timeZone": "UTC"}}, "idle-gpu-scaler report --notify TARGET"),
     ],
 )
 def test_what_cannot_be_used_is_refused(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(problem)):
         settings(**given)
-
-
-def test_a_digest_needs_prometheus() -> None:
-    digest = {"targets": [HOOK], "digest": {"timeZone": "UTC", "targets": ["hook"]}}
-    with pytest.raises(ConfigurationError, match=re.escape("notifications.digest needs prometheus.url")):
-        load(None, environ={}, flags={"dcgm": {"endpoints": ["http://e:9400/metrics"]}, "notifications": digest})

@@ -41,6 +41,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{- define "scaler.podSecurity" -}}
+runAsNonRoot: true
+{{- if ne .Values.platform "openshift" }}
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+{{- end }}
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "scaler.containerSecurity" -}}
+allowPrivilegeEscalation: false
+privileged: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
 {{- define "scaler.certificate" -}}
 {{- .Values.tls.secretName | default (printf "%s-tls" (include "scaler.fullname" .)) -}}
 {{- end }}
