@@ -41,7 +41,6 @@ from scaler.admission.provisioning.controller import ProvisioningController
 from scaler.admission.provisioning.requests import workload_uid_of
 from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
-from scaler.decision.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
 from scaler.errors import KubeError
 from scaler.kube.events import ObjectReference
 from scaler.kube.object_cache import Index, KubeObject, ObjectCache
@@ -60,6 +59,7 @@ from scaler.placement.node_watch import NodeWatch
 from scaler.placement.requests import PlacementRequest, PlacementResult, ReservationQueue
 from scaler.placement.reservations import place_in_order
 from scaler.quota.watch import NotSynced
+from scaler.targets.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
 
 TARGET_S = 1.0
 """For one tick, at 1,000 gangs and 2,000 nodes."""

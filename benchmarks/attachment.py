@@ -29,9 +29,9 @@ from scaler_sandbox.fleet import Exporter, Fleet, FleetConfig
 from scaler_sandbox.kubeapi import KubeApi
 from scaler_sandbox.packaged import crds as own_crds
 
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, JOB, NAMESPACE, POD, SCALABLE_WORKLOAD, WORKLOAD
 from scaler.kube.transport import KubeTransport
+from scaler.targets.cluster_state import WORKLOAD_ANNOTATION
 
 _NAMESPACES = 20
 _AT_ONCE = 16

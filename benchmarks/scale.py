@@ -41,18 +41,10 @@ from aiohttp import web
 
 from scaler.app.kept_objects import kept_pods, kept_workload
 from scaler.app.process import tune_process  # and with it all that a process of ours has in memory in any case
-from scaler.decision.cluster_state import (
-    WORKLOAD_ANNOTATION,
-    ClusterState,
-    pod_indexes,
-    scalable_workload_indexes,
-    workload_indexes,
-)
 from scaler.decision.decision import Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
-from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.idleness.gpu import DEFAULT_SIGNALS, ENERGY, Signal, Unit
 from scaler.idleness.policy import Trust
 from scaler.idleness.reasons import UnknownReason
@@ -69,6 +61,14 @@ from scaler.kube.reflector import Reflecting, State
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.source import RawSeries, SignalReading, SignalSource
+from scaler.targets.cluster_state import (
+    WORKLOAD_ANNOTATION,
+    ClusterState,
+    pod_indexes,
+    scalable_workload_indexes,
+    workload_indexes,
+)
+from scaler.targets.scale_subresources import ScaleSubresources
 
 if TYPE_CHECKING:
     from rich.table import Table

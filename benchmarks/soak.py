@@ -45,11 +45,11 @@ from benchmarks.scale import (
 )
 from scaler import clock
 from scaler.app.process import tune_process
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.evaluation import Evaluator
 from scaler.idleness.gpu import Signal, Unit
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
 from scaler.samples.source import SeriesBatch, SeriesColumns, SignalReading
+from scaler.targets.cluster_state import ClusterState
 
 BAND = 0.03
 AT_ONCE = 1_000

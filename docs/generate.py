@@ -42,7 +42,7 @@ VERBS = (
     "demo",
 )
 FOLDERS = (
-    "samples", "idleness", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
+    "samples", "idleness", "targets", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
     "multikueue", "admission", "reporting", "notifications", "doctor", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""

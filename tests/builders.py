@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision import target_state
 from scaler.decision.decision import Active, Answer, Decision, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.gpu import DEFAULT_SIGNALS, GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase
@@ -26,6 +24,8 @@ from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.targets import target_state
+from scaler.targets.target_state import Phase, TargetState
 
 NOON = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
 LONG_AGO = NOON - timedelta(hours=2)

@@ -14,23 +14,11 @@ from typing import Any, Generic, Protocol
 import msgspec
 from builders import GPUS, LONG_AGO, NOON, TRUST, WorkloadJson
 
-from scaler.decision.cluster_state import (
-    WORKLOAD_ANNOTATION,
-    ClusterState,
-    NoRemoteVerdicts,
-    RemoteVerdicts,
-    WatchHealth,
-    pod_indexes,
-    scalable_workload_indexes,
-    workload_indexes,
-)
 from scaler.decision.decision import Answer
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.evaluation import EvaluationConfig, EvaluationTick, Evaluator
 from scaler.decision.sampling import Sampler
-from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.decision.trigger_metadata import parse_metadata
-from scaler.decision.workloads import group_of
 from scaler.errors import MetadataError
 from scaler.idleness.gpu import DEFAULT_SIGNALS, Signal
 from scaler.idleness.policy import Overrides, Trust
@@ -49,6 +37,18 @@ from scaler.kube.reflector import Reflecting, State
 from scaler.samples.source import InstantQuerySource, SignalSource
 from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.boost_controller import boost_indexes
+from scaler.targets.cluster_state import (
+    WORKLOAD_ANNOTATION,
+    ClusterState,
+    NoRemoteVerdicts,
+    RemoteVerdicts,
+    WatchHealth,
+    pod_indexes,
+    scalable_workload_indexes,
+    workload_indexes,
+)
+from scaler.targets.scale_subresources import ScaleSubresources
+from scaler.targets.workloads import group_of
 
 NAMESPACE = "demo"
 NEVER = math.inf

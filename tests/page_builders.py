@@ -29,7 +29,6 @@ from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.reasons import DecisionReason
 from scaler.decision.sampling import Sampler
-from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness.gpu import DEFAULT_SIGNALS
 from scaler.idleness.policy import Overrides, Policy
 from scaler.idleness.relabel import DEFAULT_RULES
@@ -46,6 +45,7 @@ from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
 from scaler.reporting.usage.own_metrics import OwnMetrics
+from scaler.targets.scale_subresources import scalable_workload_ref
 
 WORKS = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
 QUIET = Active(reason=DecisionReason.GPUS_BUSY, message="quiet, but work was seen within the last 30m")

@@ -15,13 +15,13 @@ import pytest
 import yaml
 from builders import GPUS
 
-from scaler.decision import target_state
-from scaler.decision.workloads import observe
 from scaler.idleness.pods import GpuPod
 from scaler.kube.objects import core
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.targets import target_state
+from scaler.targets.workloads import observe
 
 _ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("SCALER_SHARED_DATA") or _ROOT / ".." / "shared" / "data")

@@ -13,13 +13,13 @@ from scaler_analysis.simulation.recordings.recording import Recording
 from scaler_analysis.simulation.replay import PolicyCase, ReplayConfig, replay, resolved
 
 from scaler.decision.decision import Answer, Inactive, decide
-from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.verdict import Unknown, judged_length
 from scaler.idleness.window import as_stored
+from scaler.targets.target_state import Phase, TargetState
 
 BEGIN_S = 1_700_000_400.0
 """A multiple of ten minutes."""

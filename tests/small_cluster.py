@@ -18,7 +18,6 @@ from builders import WorkloadJson
 from scaler_sandbox import crds
 from scaler_sandbox.kubeapi import KubeApi
 
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
 from scaler.kube.objects.resources import (
     EVENT,
     JOB,
@@ -31,6 +30,7 @@ from scaler.kube.objects.resources import (
     Resource,
 )
 from scaler.kube.transport import KubeTransport
+from scaler.targets.cluster_state import WORKLOAD_ANNOTATION
 
 Json = dict[str, Any]
 

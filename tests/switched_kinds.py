@@ -21,10 +21,10 @@ from typing import Any
 import yaml
 from recordings import CRDS
 
-from scaler.decision.switches import LAST_ACTIVITY, NOTEBOOK_STOPPED, SERVICE_STOPPED
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, POD, Resource
 from scaler.kube.transport import KubeTransport
+from scaler.targets.switches import LAST_ACTIVITY, NOTEBOOK_STOPPED, SERVICE_STOPPED
 
 Json = dict[str, Any]
 GPU = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}

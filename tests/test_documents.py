@@ -23,7 +23,7 @@ from scaler_analysis.simulation.recordings.trace import read_trace
 import scaler
 from scaler.app.cli.policy import policies_in
 from scaler.app.settings.load import load
-from scaler.decision import candidate, trigger_metadata, workloads
+from scaler.decision import candidate, trigger_metadata
 from scaler.documents import documents, read_json, read_text
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.kube.access import open_access
@@ -34,6 +34,7 @@ from scaler.samples.config import PrometheusConfig
 from scaler.samples.source import ReadError
 from scaler.suspension import keeps, status
 from scaler.suspension.hooks import HookConfig, HookKind, ObjectHook
+from scaler.targets import workloads
 from scaler.tls.material import CertificateFiles, read_material
 from scaler.webhook import secret_of
 

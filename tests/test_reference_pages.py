@@ -15,9 +15,7 @@ from scaler.admission.check import CheckReason
 from scaler.admission.provisioning.lifecycle import LOST, RequestState
 from scaler.app.settings.model import Settings, TlsSettings
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
-from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.doctor.calls import tls_findings
 from scaler.doctor.calls.call_credentials import PARAMETERS as CALL_PARAMETERS
 from scaler.doctor.calls.probe import CallProblem
@@ -28,6 +26,8 @@ from scaler.keda.servicer import METRIC_NAME
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.waiting_reasons import WaitingReason
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 
 DOCS = Path(__file__).parent.parent / "docs"
 

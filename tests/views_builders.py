@@ -18,11 +18,9 @@ from builders import BUSY, IDLE, WorkloadJson, a_target, at, decision, verdict
 from loops_builders import MemoryCluster, MemoryStore, scalable_workload, scaled_object
 from quota_builders import NAMESPACE, NOW, flavor, local_queue
 
-from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
@@ -34,6 +32,8 @@ from scaler.quota.watch import NotSynced
 from scaler.reclaim.planner import Planner, ReclaimConfig
 from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.views.snapshot import ViewSnapshot, take_view_snapshot
+from scaler.targets.cluster_state import scaled_object_indexes
+from scaler.targets.scale_subresources import scalable_workload_ref
 
 IDLE_NOT_NEEDED = Active(reason=DecisionReason.IDLE_NOT_NEEDED, message="quiet; no waiting gang needs its GPUs")
 RECLAIMED = Inactive(reason=DecisionReason.RECLAIMED, message="quiet; taken by a plan")

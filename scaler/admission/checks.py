@@ -34,7 +34,6 @@ from scaler.admission.policy import (
     Withdraw,
 )
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
-from scaler.decision.cluster_state import ObjectLister
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
@@ -45,6 +44,7 @@ from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetrySt
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
 from scaler.kube.reflector import Absent, Reflecting
+from scaler.targets.cluster_state import ObjectLister
 
 log = structlog.get_logger(__name__)
 

@@ -22,15 +22,6 @@ from typing import Protocol, TypeVar
 
 from scaler.admission.check import TerminatingPods
 from scaler.admission.workload import preemptor_of
-from scaler.decision.cluster_state import (
-    JOB_NAME_LABELS,
-    WORKLOAD_ANNOTATION,
-    ClusterState,
-    ObjectLister,
-    job_key,
-    scaled_by_key,
-)
-from scaler.decision.workloads import SUSPENDED_ANNOTATION, owner_key, suspended_annotation
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.object_cache import Change, KubeObject
 from scaler.kube.objects.core import Pod, condition
@@ -38,6 +29,15 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.placement.capacity import PodPlacement
 from scaler.placement.node_watch import holds_no_node, requests_of
+from scaler.targets.cluster_state import (
+    JOB_NAME_LABELS,
+    WORKLOAD_ANNOTATION,
+    ClusterState,
+    ObjectLister,
+    job_key,
+    scaled_by_key,
+)
+from scaler.targets.workloads import SUSPENDED_ANNOTATION, owner_key, suspended_annotation
 
 STUCK_AFTER = timedelta(minutes=5)
 """After its grace period a pod is expected to terminate within seconds. One that has not by then is stuck: on a lost

@@ -21,7 +21,6 @@ from scaler.admission.evicted_reservations import RELEASE_DELAY, EvictedReservat
 from scaler.admission.provisioning.requests import holds_quota
 from scaler.admission.terminating_pods import WatchedStore, pods_of
 from scaler.admission.workload import PodDemands, is_ours, pod_demands_of, reserved_workload_of
-from scaler.decision.cluster_state import ClusterState, ObjectLister, PerObjectCache
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod, is_true
@@ -35,6 +34,7 @@ from scaler.placement.node_watch import holds_no_node
 from scaler.placement.requests import PlacementRequest
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import MULTIKUEUE
+from scaler.targets.cluster_state import ClusterState, ObjectLister, PerObjectCache
 
 
 @dataclass(frozen=True, kw_only=True)

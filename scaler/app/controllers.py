@@ -19,7 +19,6 @@ from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import FleetReporter, Settings
 from scaler.app.wiring import Wiring, max_evaluation_age, trigger_target
 from scaler.attachment.controller import AttachmentController
-from scaler.decision.scale_subresources import spec_or_annotations_changed
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
 from scaler.kube.leader_api import LeaderApi
@@ -41,6 +40,7 @@ from scaler.suspension.controller import SuspensionController
 from scaler.suspension.keep_record import SUFFIX
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.suspension.suspend_at import SuspendAtController
+from scaler.targets.scale_subresources import spec_or_annotations_changed
 
 Controller: TypeAlias = (
     AttachmentController

@@ -17,8 +17,6 @@ from collections.abc import Callable, Collection
 
 from msgspec.structs import replace
 
-from scaler.decision.cluster_state import JOB_NAME_LABELS, SLICE_ANNOTATION, WORKLOAD_ANNOTATION
-from scaler.decision.workloads import SUSPEND_AT
 from scaler.kube.objects.core import Condition, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -27,6 +25,8 @@ from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, PodSet, Templ
 from scaler.kube.objects.sharing import shared, shared_text, shared_texts, shared_time
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL
+from scaler.targets.cluster_state import JOB_NAME_LABELS, SLICE_ANNOTATION, WORKLOAD_ANNOTATION
+from scaler.targets.workloads import SUSPEND_AT
 
 _READ_LABELS = frozenset({*JOB_NAME_LABELS.values(), PODSET_LABEL})
 _READ_ANNOTATIONS = frozenset({WORKLOAD_ANNOTATION, SLICE_ANNOTATION, SUSPEND_AT})

@@ -11,19 +11,7 @@ from scaler.admission.provisioning.watch import RequestWatch
 from scaler.admission.remote_copies import NominatedCopies, nominations_of
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
 from scaler.app.scaling_objects import ScalingObjects
-from scaler.decision.cluster_state import (
-    ClusterState,
-    NoRemoteVerdicts,
-    RemoteVerdicts,
-    pod_indexes,
-    scalable_workload_indexes,
-    scaled_object_indexes,
-    seconds_since_heard,
-    workload_indexes,
-)
 from scaler.decision.decision_cache import Key
-from scaler.decision.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
-from scaler.decision.switched_objects import SwitchedKey, SwitchedObjects
 from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import Change, Index, Keep, T, whole
 from scaler.kube.objects.core import Pod
@@ -49,6 +37,18 @@ from scaler.multikueue.hub.dispatch.waiting import dispatch_indexes
 from scaler.placement.node_watch import node_reflector
 from scaler.quota.watch import QuotaReflectors, disconnected, outdated
 from scaler.suspension.boost_controller import boost_indexes
+from scaler.targets.cluster_state import (
+    ClusterState,
+    NoRemoteVerdicts,
+    RemoteVerdicts,
+    pod_indexes,
+    scalable_workload_indexes,
+    scaled_object_indexes,
+    seconds_since_heard,
+    workload_indexes,
+)
+from scaler.targets.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
+from scaler.targets.switched_objects import SwitchedKey, SwitchedObjects
 
 
 class Reflectors:

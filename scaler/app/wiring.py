@@ -25,13 +25,10 @@ from scaler.app.targets import configured_notifications
 from scaler.attachment.controller import IdlePolicies
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget
-from scaler.decision.cluster_state import seconds_since_heard
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import ChangedScaledObjects, EvaluationConfig, Evaluator
-from scaler.decision.owners import Owners
 from scaler.decision.sampling import Sampler
-from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
@@ -76,6 +73,9 @@ from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
 from scaler.suspension.priority_boost import BoostSwitch
 from scaler.suspension.reconciler import OwnRecord
+from scaler.targets.cluster_state import seconds_since_heard
+from scaler.targets.owners import Owners
+from scaler.targets.scale_subresources import ScaleSubresources
 
 MISSED_TICKS = 3
 """Evaluations that may be missed before decisions expire, and twice that before the process is unhealthy."""

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime
 
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
-from scaler.decision.workloads import EXCLUDE, KEEP_UNTIL, MARK_PREFIX, NOTIFY_ANNOTATION, keep_overrides
 from scaler.errors import MetadataError
+from scaler.targets.workloads import EXCLUDE, KEEP_UNTIL, MARK_PREFIX, NOTIFY_ANNOTATION, keep_overrides
 
 _PREFIX = "idlegpu.io/"
 _UNREADABLE = datetime.max.replace(tzinfo=UTC)

@@ -25,8 +25,6 @@ from scaler.attachment.plan import NOTED, Attached, Plan, Standing, plan_steps
 from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.attachment.writes import Verb, Write
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
-from scaler.decision.cluster_state import ClusterState, seconds_since_heard
-from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.errors import KubeError
 from scaler.kube.leader_api import NOT_LEADING, WriteApi
 from scaler.kube.object_cache import Change
@@ -39,6 +37,8 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 from scaler.kube.reflector import Absent, Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.targets.cluster_state import ClusterState, seconds_since_heard
+from scaler.targets.workloads import NO_TARGETS, NotifyTargets
 
 log = structlog.get_logger(__name__)
 

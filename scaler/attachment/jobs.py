@@ -21,9 +21,6 @@ import msgspec
 
 from scaler.attachment.policy import Job
 from scaler.clock import Turns
-from scaler.decision.cluster_state import JOB_NAME_LABELS, ClusterState, seconds_since_heard
-from scaler.decision.switches import SWITCHES, Switch
-from scaler.decision.workloads import OF_OWNERS, group_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
 from scaler.kube.discovery import Discovery, Scale
@@ -37,6 +34,9 @@ from scaler.kube.objects.scaled_kinds import ScaledKind
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Denied, Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.targets.cluster_state import JOB_NAME_LABELS, ClusterState, seconds_since_heard
+from scaler.targets.switches import SWITCHES, Switch
+from scaler.targets.workloads import OF_OWNERS, group_of
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"

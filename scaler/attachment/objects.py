@@ -13,7 +13,6 @@ import msgspec
 
 from scaler.attachment.policy import AttachmentPolicy, Criteria, Exclusion, Followed, Job
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, hook_problem, in_words, parse_metadata
-from scaler.decision.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 from scaler.errors import MetadataError
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json
@@ -28,6 +27,7 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.scheduling import Selector
 from scaler.quota.from_objects.queues import selector_of
+from scaler.targets.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""

@@ -41,16 +41,16 @@ from scaler.attachment.writes import (
     patched,
     updated,
 )
-from scaler.decision.cluster_state import ObjectLister
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Phase
-from scaler.decision.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL, NotifyTargets
 from scaler.documents import UNREADABLE
 from scaler.kube.objects.core import Json, ObjectMeta
 from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import IdlePolicyStatus, ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.targets.cluster_state import ObjectLister
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL, NotifyTargets
 
 LISTED = 10
 """Conflicts and problems that a policy's status names."""

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
-from scaler.decision.workloads import NOTIFY_ANNOTATION
 from scaler.kube.objects.core import Json, ObjectMeta
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
+from scaler.targets.workloads import NOTIFY_ANNOTATION
 
 DIGEST_ANNOTATION = "idlegpu.io/policy-digest"
 """On what a policy has attached: of the object as it was last written."""

@@ -33,12 +33,12 @@ from msgspec.structs import replace
 
 from scaler.decision.decision import Active, Answer, Decision, Quiet, asked_for, standing_warning, wake_cause
 from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, row_of
-from scaler.decision.target_state import Phase, SetBack, TargetState, WakeCause
-from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.documents import UNREADABLE
 from scaler.idleness.policy import Reclaim
 from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Unknown
+from scaler.targets.target_state import Phase, SetBack, TargetState, WakeCause
+from scaler.targets.workloads import HISTORY_ANNOTATION
 
 _S = CandidateState
 _OF_PHASE: Mapping[Phase, CandidateState] = {

@@ -44,7 +44,6 @@ from datetime import MAXYEAR, datetime, timedelta
 from typing import NamedTuple
 
 from scaler.decision.reasons import FOUND_IDLE, DecisionReason, row_of
-from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest
 from scaler.idleness import hooks
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookRun, HookStage
@@ -52,6 +51,7 @@ from scaler.idleness.hours import first_open, following, is_open, latest, next_c
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
 from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
+from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

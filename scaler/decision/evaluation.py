@@ -30,14 +30,10 @@ from scaler.decision.candidate import (
     suspended_at,
     waking_since,
 )
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, Quiet, decide, needs_verdict
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, look_at
-from scaler.decision.owned_pods import OwnedPods
 from scaler.decision.sampling import RefreshResult, Sampler
-from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload
-from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest, state_of, state_of_scale
 from scaler.decision.trigger_metadata import (
     SOURCES_ANNOTATION,
     by_source,
@@ -45,17 +41,6 @@ from scaler.decision.trigger_metadata import (
     parse_metadata,
     resolve_policy,
     sources_of,
-)
-from scaler.decision.workloads import (
-    NO_TARGETS,
-    NotifyTargets,
-    annotated_hook_run,
-    grant_of,
-    keep_overrides,
-    told_at,
-    wake_request,
-    warned_at,
-    when_free_request,
 )
 from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
@@ -68,6 +53,21 @@ from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
 from scaler.samples.wake_queries import WakeQueries
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.owned_pods import OwnedPods
+from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload
+from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest, state_of, state_of_scale
+from scaler.targets.workloads import (
+    NO_TARGETS,
+    NotifyTargets,
+    annotated_hook_run,
+    grant_of,
+    keep_overrides,
+    told_at,
+    wake_request,
+    warned_at,
+    when_free_request,
+)
 
 log = structlog.get_logger(__name__)
 

@@ -15,9 +15,6 @@ from typing import NamedTuple, TypeAlias
 
 from scaler.admission.policy import CheckPolicy
 from scaler.admission.workload import is_ours
-from scaler.decision.cluster_state import scaled_by_key
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import owner_key
 from scaler.doctor.admission_checks import flavors_of, policy_of
 from scaler.doctor.facts import DoctorInputs
 from scaler.doctor.findings import Finding, Severity, Subject, Topic
@@ -29,6 +26,9 @@ from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.model import MULTIKUEUE, PROVISIONING
 from scaler.reclaim.planner import Unprotected
+from scaler.targets.cluster_state import scaled_by_key
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.workloads import owner_key
 
 _Checks: TypeAlias = Sequence[tuple[AdmissionCheck, frozenset[str]]]
 """The checks that a queue names and that exist, each with the flavors for which it does."""

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from scaler.admission.workload import is_ours
-from scaler.decision.switches import switch_of
 from scaler.doctor.admission_checks import check_findings, requests_nodes
 from scaler.doctor.api_resources import kind_findings
 from scaler.doctor.cluster_queues import queue_findings
@@ -17,6 +16,7 @@ from scaler.doctor.verdicts import unused_findings
 from scaler.idleness.policy import resolve
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck
+from scaler.targets.switches import switch_of
 
 
 def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:

@@ -7,7 +7,6 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from scaler.decision.evaluation import own_triggers
 from scaler.decision.trigger_metadata import parse_metadata
-from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.doctor.api_resources import Served
 from scaler.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.doctor.permissions import Reviews, RuleUser
@@ -22,6 +21,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import Resource
 from scaler.reclaim.planner import ReclaimConfig
+from scaler.targets.workloads import NO_TARGETS, NotifyTargets
 
 T = TypeVar("T")
 

@@ -5,9 +5,6 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from scaler.decision.candidate import history_of
-from scaler.decision.cluster_state import scaled_by_key
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import owner_key
 from scaler.doctor.calls.call_credentials import split_address
 from scaler.doctor.facts import DoctorInputs, Listing, ListResult
 from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
@@ -20,6 +17,9 @@ from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.targets.cluster_state import scaled_by_key
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.workloads import owner_key
 
 _IN_CLUSTER = re.compile(
     r"(?P<name>[a-z0-9-]+)\.(?P<namespace>[a-z0-9-]+)(?:\.svc(?:\.[a-z0-9.-]+)?)?:(?P<port>\d{1,5})"

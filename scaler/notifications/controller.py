@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
-from scaler.decision.workloads import MARK_PREFIX, Mark
 from scaler.errors import KubeError
 from scaler.kube.leader_api import PatchApi
 from scaler.notifications.message import Details, content
@@ -25,6 +24,7 @@ from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_told, p
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
 from scaler.notifications.senders import Sender
 from scaler.notifications.workloads import NotifiedWorkloads, Source
+from scaler.targets.workloads import MARK_PREFIX, Mark
 from scaler.webhook import SendError
 
 log = structlog.get_logger(__name__)

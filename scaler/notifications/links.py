@@ -30,8 +30,6 @@ from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import CandidateState
-from scaler.decision.target_state import WakeCause
-from scaler.decision.workloads import ASKED_BY, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, Asker, instant_of
 from scaler.documents import read_secret
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.idleness.durations import format_duration
@@ -39,6 +37,8 @@ from scaler.idleness.policy import Policy
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
 from scaler.suspension.keeps import keeps_of, settle
+from scaler.targets.target_state import WakeCause
+from scaler.targets.workloads import ASKED_BY, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, Asker, instant_of
 
 log = structlog.get_logger(__name__)
 

@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from scaler.decision.candidate import HistoryLine
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import CandidateState
-from scaler.decision.workloads import Mark
+from scaler.targets.workloads import Mark
 
 _TOLD = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
 _DOWN = frozenset({CandidateState.SUSPENDED, CandidateState.SUSPENDING})

@@ -11,17 +11,17 @@ from textwrap import shorten
 from msgspec.structs import replace
 
 from scaler.decision.candidate import HistoryLine, lines_of
-from scaler.decision.cluster_state import ClusterState
-from scaler.decision.owners import Owners
 from scaler.decision.reasons import row_of
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import NotifyTargets, marks_of
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.notifications.notice import NotifiedWorkload
 from scaler.suspension.reconciler import OwnRecord
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.owners import Owners
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.workloads import NotifyTargets, marks_of
 
 _LONGEST = 160
 _MARKS = str.maketrans("<>", "‹›")

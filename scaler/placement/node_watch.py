@@ -19,8 +19,6 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from scaler.decision.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION, job_key
-from scaler.decision.workloads import group_of
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import ObjectMeta, Pod, PodSpec, is_true
@@ -34,6 +32,8 @@ from scaler.placement.capacity import Allocation, BoundPod, Capacity, allocation
 from scaler.placement.node_index import NodeIndex, NodeInfo
 from scaler.quota.from_objects.pod_requests import pod_requests
 from scaler.quota.watch import NotSynced, disconnected, limited_to_namespaces, outdated
+from scaler.targets.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION, job_key
+from scaler.targets.workloads import group_of
 
 _JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
 _SHOWN = 3

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from scaler.decision.cluster_state import seconds_since_heard
 from scaler.kube.object_cache import Change
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.kueue_workloads import Workload
@@ -34,6 +33,7 @@ from scaler.kube.watch_backoff import WatchTiming
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
+from scaler.targets.cluster_state import seconds_since_heard
 
 _ESSENTIAL = ("ClusterQueues", "LocalQueues", "ResourceFlavors", "Workloads")
 """Without these there is no Kueue. Of other kinds that the API does not know there are simply no objects."""

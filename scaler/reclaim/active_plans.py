@@ -16,18 +16,18 @@ from datetime import datetime
 from typing import Any
 
 from scaler.admission.remote_copies import NominatedCopies
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import timestamp
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Grant, ObservedWorkload, Seeks
-from scaler.decision.workloads import grant_of
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reclaim.candidates import has_failed_hook, is_idle, is_not_scaled, is_undecided, times_reclaimed
 from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Victim
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.target_state import Grant, ObservedWorkload, Seeks
+from scaler.targets.workloads import grant_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,13 +20,9 @@ from heapq import merge
 from operator import attrgetter
 
 from scaler.admission.terminating_pods import pods_of
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, hook_stage
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.reasons import DecisionReason, row_of
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import ObservedTarget, Phase, state_of
-from scaler.decision.workloads import grant_of
 from scaler.idleness.hooks import HookStage
 from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.core import Pod
@@ -41,6 +37,10 @@ from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Susp
 from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.policy_budgets import pools_of
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.target_state import ObservedTarget, Phase, state_of
+from scaler.targets.workloads import grant_of
 
 _AT_ONCE = 100
 """ScalableWorkloads that are looked at before others have a turn: some 3 ms."""

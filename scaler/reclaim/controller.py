@@ -19,7 +19,6 @@ import structlog
 
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.clock import Turns, every
-from scaler.decision.target_state import Seeks
 from scaler.errors import KubeError
 from scaler.kube.leader_api import is_conflict
 from scaler.quota.watch import NotSynced
@@ -31,6 +30,7 @@ from scaler.reclaim.search.values import NoPlan, ReclaimPlan
 from scaler.reclaim.targets import NodeShortage, PlanTarget, QuotaShortage
 from scaler.reclaim.writer import PlanWriter, grant_by
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets.target_state import Seeks
 
 log = structlog.get_logger(__name__)
 

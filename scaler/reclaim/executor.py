@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from scaler.decision.target_state import Seeks
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, active_plans
@@ -29,6 +28,7 @@ from scaler.reclaim.targets import PlanTarget, fits_already
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, next_transition
 from scaler.reclaim.writer import PlanWriter
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets.target_state import Seeks
 
 log = structlog.get_logger(__name__)
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import Key
-from scaler.decision.workloads import grant_of
 from scaler.errors import KubeError
 from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.workloads import grant_of
 
 FindScalable = Callable[[str, str], ScalableWorkload | None]
 

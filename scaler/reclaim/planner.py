@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from scaler.admission.remote_copies import NominatedCopies, words
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.idleness.verdict import Unknown
 from scaler.placement.capacity import Capacity
@@ -44,6 +43,7 @@ from scaler.reclaim.search.values import (
     ReclaimPlan,
 )
 from scaler.suspension.priority_boost import PriorityBoost
+from scaler.targets.cluster_state import ClusterState
 
 
 class Unprotected(StrEnum):

@@ -22,13 +22,13 @@ from datetime import UTC, datetime, timedelta
 from scaler.decision.decision import Decision, standing_warning
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import prevailing
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.target_state import Phase
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.budgets.budget import Budget, BudgetCheck, Limit, Rate, budget_check
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, Scope, Suspension, SuspensionHistory
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.target_state import Phase
 
 _SHOWN_WITHIN = timedelta(seconds=5)
 """After that what the leader before has written is in this replica's copies."""

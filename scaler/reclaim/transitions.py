@@ -53,7 +53,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scaler.decision.target_state import Grant
+from scaler.targets.target_state import Grant
 
 
 class GangState(StrEnum):

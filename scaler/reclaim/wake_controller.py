@@ -12,13 +12,13 @@ from typing import ClassVar
 import structlog
 
 from scaler.clock import every
-from scaler.decision.target_state import WakeCause
-from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 from scaler.errors import KubeError
 from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.reclaim.wake_planner import Key, SuspendedWorkload, WakePlan, WakePlanner
+from scaler.targets.target_state import WakeCause
+from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 
 log = structlog.get_logger(__name__)
 

@@ -14,14 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.describe import prevailing
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.target_state import Phase
-from scaler.decision.workloads import is_when_free
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, keeps_at_zero
@@ -35,6 +31,10 @@ from scaler.reclaim.candidates import anti_affinity_nodes
 from scaler.reclaim.planner import Planner
 from scaler.reclaim.search.values import AntiAffinityNodes, PlanningTree
 from scaler.reclaim.search.wake_problem import UnplacedWorkload, WakeProblem, why_suspended
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import is_when_free
 
 Key = tuple[str, str]
 

@@ -18,8 +18,6 @@ from typing import Any
 import structlog
 
 from scaler.decision.describe import timestamp
-from scaler.decision.target_state import Grant, Seeks
-from scaler.decision.workloads import grant_of
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.kube.events import EventSink, ObjectReference
@@ -42,6 +40,8 @@ from scaler.reclaim.transitions import (
     closed,
     reopened,
 )
+from scaler.targets.target_state import Grant, Seeks
+from scaler.targets.workloads import grant_of
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import Key
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import condition, is_true
@@ -22,6 +21,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
 from scaler.reporting.waiting_reasons import ReportedReasons
+from scaler.targets.cluster_state import ClusterState
 
 
 class PendingFor(StrEnum):

@@ -34,13 +34,13 @@ from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import prevailing
 from scaler.decision.reasons import CandidateState
-from scaler.decision.target_state import WakeCause
-from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 from scaler.errors import KubeError, QueryError
 from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, AuthenticatedUser, ResourceAttributes, TokenReviews
+from scaler.targets.target_state import WakeCause
+from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 
 log = structlog.get_logger(__name__)
 

@@ -28,13 +28,10 @@ import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, hook_stage, is_outdated
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import evidence, hook_run_status, prevailing
 from scaler.decision.reasons import DecisionReason, SuspensionEventReason
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
@@ -45,6 +42,9 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.suspension.hooks import Hook, HookCall, HookConfig, HookProgress, run_id
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
 
 log = structlog.get_logger(__name__)
 

@@ -30,14 +30,10 @@ import msgspec
 import structlog
 
 from scaler.clock import every
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import SuspensionEventReason
-from scaler.decision.scale_subresources import is_scalable_workload, scalable_workload_ref
-from scaler.decision.target_state import ObservedWorkload
-from scaler.decision.workloads import observe
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
@@ -62,6 +58,10 @@ from scaler.suspension.priority_boost import (
     uses_priority_boost,
 )
 from scaler.suspension.reconciler import record_on_both
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
+from scaler.targets.target_state import ObservedWorkload
+from scaler.targets.workloads import observe
 
 log = structlog.get_logger(__name__)
 

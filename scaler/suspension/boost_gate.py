@@ -23,13 +23,13 @@ from enum import StrEnum
 
 import structlog
 
-from scaler.decision.target_state import ObservedWorkload
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
+from scaler.targets.target_state import ObservedWorkload
 
 log = structlog.get_logger(__name__)
 

@@ -17,13 +17,8 @@ from typing import ClassVar, NamedTuple
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key, TargetKey
 from scaler.decision.describe import prevailing
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.switched_objects import SwitchedObjects
-from scaler.decision.target_state import Phase
-from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, owner_key
 from scaler.errors import KubeError
 from scaler.kube.leader_api import is_conflict
 from scaler.kube.object_cache import Change
@@ -36,6 +31,11 @@ from scaler.kube.reflector import Reflector
 from scaler.kube.workqueue import QueueClosed, WorkQueue
 from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation
 from scaler.suspension.status import status_digest
+from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.switched_objects import SwitchedObjects
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, owner_key
 
 log = structlog.get_logger(__name__)
 

@@ -19,7 +19,6 @@ from collections.abc import Mapping
 
 import structlog
 
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.trigger_metadata import parse_metadata
@@ -30,6 +29,7 @@ from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.targets.cluster_state import ClusterState
 
 log = structlog.get_logger(__name__)
 

@@ -22,11 +22,11 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from scaler.decision.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, Asker, keep_for, keep_overrides
 from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Policy, is_any_of
 from scaler.kube.objects.core import stamp
+from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, Asker, keep_for, keep_overrides
 
 KEEPS_ANNOTATION = "idlegpu.io/keeps"
 """On a ScaledObject: the uses of a policy that limits them. Pages and links show it; it limits nothing. JSON."""

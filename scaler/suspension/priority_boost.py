@@ -45,10 +45,10 @@ from enum import StrEnum
 
 from scaler.decision.decision import Active, Decision
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import ObservedWorkload
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Reclaim
 from scaler.idleness.verdict import Unknown
+from scaler.targets.target_state import ObservedWorkload
 
 PATIENCE = timedelta(minutes=5)
 """How long a boost outlives the last verdict: longer than a metrics source takes to restart. After that it may have

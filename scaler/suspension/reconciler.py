@@ -22,26 +22,10 @@ import msgspec
 import structlog
 
 from scaler.decision.candidate import HistoryLine, history_of, lines_of, next_line, next_set_back, shortened
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
 from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, SuspensionEventReason
-from scaler.decision.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
-from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, SetBack, TargetState, state_of
-from scaler.decision.workloads import (
-    EXCLUDE,
-    HISTORY_ANNOTATION,
-    KEEP_FOR,
-    KEEP_UNTIL,
-    WAKE_ANNOTATION,
-    WARNED_AT,
-    Asker,
-    is_when_free,
-    observe,
-    wake_request,
-    warned_at,
-)
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
@@ -59,6 +43,22 @@ from scaler.suspension.keeps import KEEPS_ANNOTATION, Settled, encode_keeps, set
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.suspension.status import warned_at as next_warning
 from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
+from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, SetBack, TargetState, state_of
+from scaler.targets.workloads import (
+    EXCLUDE,
+    HISTORY_ANNOTATION,
+    KEEP_FOR,
+    KEEP_UNTIL,
+    WAKE_ANNOTATION,
+    WARNED_AT,
+    Asker,
+    is_when_free,
+    observe,
+    wake_request,
+    warned_at,
+)
 
 log = structlog.get_logger(__name__)
 

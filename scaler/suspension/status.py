@@ -10,7 +10,6 @@ from scaler.decision.candidate import HISTORY, HistoryLine, lines_of, next_line,
 from scaler.decision.decision import Decision, is_unknown, may_hide_work
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.reasons import CandidateState, row_of
-from scaler.decision.target_state import ObservedWorkload, Phase, SetBack, TargetState
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import MetadataError
 from scaler.idleness.reasons import UnknownReason
@@ -18,6 +17,7 @@ from scaler.kube.objects.core import condition
 from scaler.kube.objects.direct_scaling import DIRECT, DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaledObject
+from scaler.targets.target_state import ObservedWorkload, Phase, SetBack, TargetState
 
 _SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
 """Phases in which a ScalableWorkload is where it was asked to be, if it was asked to be at that number."""

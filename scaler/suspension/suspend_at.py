@@ -22,18 +22,18 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Active, Decision, Inactive, standing_warning
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import is_warning_due, prevailing
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.workloads import SUSPEND_AT, instant_of
 from scaler.errors import KubeError
 from scaler.idleness.pods import TERMINAL
 from scaler.idleness.verdict import Unknown
 from scaler.kube.leader_api import PatchApi, is_conflict
 from scaler.kube.objects.core import Pod, stamp
 from scaler.kube.objects.resources import POD
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.workloads import SUSPEND_AT, instant_of
 
 _INTERVAL, _REST = timedelta(seconds=15), timedelta(seconds=3)
 """Between two ticks, and after one: until then what it has written is seen."""

@@ -27,11 +27,11 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision import switches
-from scaler.decision.switches import Switch
-from scaler.decision.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState
-from scaler.decision.workloads import SUSPENDED_ANNOTATION
 from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.targets import switches
+from scaler.targets.switches import Switch
+from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState
+from scaler.targets.workloads import SUSPENDED_ANNOTATION
 
 
 class SuspensionStep(StrEnum):

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scaled_object, kept_workload
-from scaler.decision.cluster_state import SLICE_ANNOTATION, WORKLOAD_ANNOTATION, job_key, pod_indexes
-from scaler.decision.workloads import observe, owner_key
 from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -20,6 +18,8 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.placement.node_watch import holds_no_node, requests_of
 from scaler.quota.from_objects.pod_nodes import marked_pod_sets
 from scaler.quota.from_objects.workloads import quota_workload_of
+from scaler.targets.cluster_state import SLICE_ANNOTATION, WORKLOAD_ANNOTATION, job_key, pod_indexes
+from scaler.targets.workloads import observe, owner_key
 
 STARTED = "2026-12-01T09:00:00Z"
 OWNERS = st.sampled_from(

@@ -19,8 +19,6 @@ from small_cluster import until
 from switched_kinds import NotebookController, definition, notebook
 from switched_kinds import running as running_controller
 
-from scaler.decision.switches import NOTEBOOK_STOPPED
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     CUSTOM_RESOURCE_DEFINITION,
@@ -31,6 +29,8 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Reflecting
 from scaler.kube.transport import KubeTransport
+from scaler.targets.switches import NOTEBOOK_STOPPED
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 WITHOUT_KEDA = replace(HURRIED, parts=HURRIED.parts - {Component.KEDA})
 METADATA = {"idleAfter": "1s", "warmUp": "0s"}

@@ -11,8 +11,8 @@ from http_stub import HttpStub, Received, Reply
 from running_scaler import Process, keda, metric, prometheus, run_gang, settings_document
 from small_cluster import NAME, PODS, SmallCluster, until
 
-from scaler.decision.workloads import SUSPEND_AT
 from scaler.kube.objects.resources import POD
+from scaler.targets.workloads import SUSPEND_AT
 
 TRIGGER = {"idleAfter": "1s", "warmUp": "0s", "beforeSuspend": "checkpoint"}
 

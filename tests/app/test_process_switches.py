@@ -21,9 +21,9 @@ from switched_kinds import (
     running,
 )
 
-from scaler.decision.switches import LAST_ACTIVITY, NOTEBOOK_STOPPED, SERVICE_STOPPED
 from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, POD, SCALABLE_WORKLOAD, Resource
 from scaler.kube.transport import KubeTransport
+from scaler.targets.switches import LAST_ACTIVITY, NOTEBOOK_STOPPED, SERVICE_STOPPED
 
 TRIGGER = {"idleAfter": "1s", "warmUp": "0s"}
 

@@ -12,13 +12,13 @@ from loops_builders import MemoryStore
 from scaler.attachment.objects import POLICY_ANNOTATION, TriggerTarget, attached_name
 from scaler.attachment.plan import Attached, plan_steps
 from scaler.attachment.writes import Verb
-from scaler.decision.cluster_state import scalable_workload_indexes, scaled_object_indexes
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION
-from scaler.decision.workloads import NO_TARGETS, NotifyTargets
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.targets.cluster_state import scalable_workload_indexes, scaled_object_indexes
+from scaler.targets.workloads import NO_TARGETS, NotifyTargets
 
 TARGET = TriggerTarget(scaler_address="scaler:9090")
 NAME = attached_name(JOB)

@@ -14,13 +14,6 @@ from scaler.app.kept_objects import kept_pods, kept_scalable_workload, kept_scal
 from scaler.attachment.controller import AttachmentController, IdlePolicies
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import POLICY_ANNOTATION, TriggerTarget
-from scaler.decision.cluster_state import (
-    ClusterState,
-    pod_indexes,
-    scalable_workload_indexes,
-    scaled_object_indexes,
-    workload_indexes,
-)
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
@@ -48,6 +41,13 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.targets.cluster_state import (
+    ClusterState,
+    pod_indexes,
+    scalable_workload_indexes,
+    scaled_object_indexes,
+    workload_indexes,
+)
 
 Json = dict[str, Any]
 GANGS = (JOB, RAY_CLUSTER, RAY_JOB, RAY_SERVICE, JOB_SET, TRAIN_JOB, PYTORCH_JOB)

@@ -19,8 +19,8 @@ from scaler_sandbox.stories.provisioning import ProvisioningStory
 from small_cluster import until
 
 from dashboards.answers import Asker, Series
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import DEPLOYMENT, JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 EXPORTER = {"namespace": "gpu-operator", "pod": "nvidia-dcgm-exporter-x1", "container": "exporter"}
 SCALER = {"namespace": "idle-gpu-scaler", "pod": "idle-gpu-scaler-x1", "node": "control", "service": "idle-gpu-scaler"}

@@ -40,8 +40,6 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, state_of
-from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -65,6 +63,8 @@ from scaler.kube.objects.resources import (
     Resource,
 )
 from scaler.suspension.transitions import SuspensionStep, next_step
+from scaler.targets.target_state import Phase, state_of
+from scaler.targets.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 
 T = TypeVar("T")
 Key = tuple[str, str]

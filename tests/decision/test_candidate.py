@@ -25,8 +25,6 @@ from scaler.decision.candidate import (
 )
 from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, decide
 from scaler.decision.reasons import STATES, CandidateState, DecisionReason
-from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest
-from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.idleness.hours import parse_day_times
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import UnknownReason
@@ -34,6 +32,8 @@ from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.suspension.status import desired_status
+from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
+from scaler.targets.workloads import HISTORY_ANNOTATION
 
 S = CandidateState
 

@@ -32,13 +32,13 @@ from scaler.decision.decision import (
     needs_verdict,
 )
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, TargetState, WakeCause, WakeRequest
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim, WakeRule
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.suspension.status import warned_at as next_warning
+from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
 
 DOUBT = unknown(UnknownReason.WORKLOAD_MISSING, "its Kueue Workload has vanished")
 

@@ -40,10 +40,10 @@ from scaler.decision.describe import (
     what_next,
 )
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import EnforcementMode, Overrides, resolve
 from scaler.idleness.verdict import WorkloadVerdict
+from scaler.targets.target_state import Phase
 
 NOT_YET = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="running for 20m")
 

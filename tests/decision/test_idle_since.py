@@ -13,11 +13,11 @@ from scripted_metrics import Metrics, ScriptedSource, during, gpu, vanish
 
 from scaler.decision.decision import Decision, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.targets.workloads import HISTORY_ANNOTATION
 
 WINDOW, WARM_UP = minutes(10), minutes(1)
 """Of QUICK."""

@@ -10,8 +10,8 @@ from builders import IDLE, NOON, policy, verdict
 from recordings import Moment, moments, one, recorded
 
 from scaler.decision.decision import Inactive, decide
-from scaler.decision.target_state import ObservedTarget, Phase, state_of
 from scaler.suspension.transitions import SuspensionStep, next_step
+from scaler.targets.target_state import ObservedTarget, Phase, state_of
 
 EVERYTHING = pytest.mark.parametrize("path", recorded("kueue-*.json", "e2e-*.json", "multikueue-*.json"))
 

@@ -14,9 +14,9 @@ from msgspec import structs
 
 from scaler.decision.candidate import HistoryLine, next_line
 from scaler.decision.decision import Active, Decision, Inactive, decide
-from scaler.decision.workloads import MARK_PREFIX, WARNED_AT, Mark, NotifyTargets, told_at
 from scaler.idleness.policy import Overrides, Reclaim, resolve
 from scaler.suspension.status import warned_at as next_warning
+from scaler.targets.workloads import MARK_PREFIX, WARNED_AT, Mark, NotifyTargets, told_at
 
 TOLD_BY = ("chat", "mail")
 WARNED_AT_NOON = {"warned_at": NOON, "told_by": TOLD_BY}

@@ -16,10 +16,10 @@ from scripted_metrics import Metrics, ScriptedSource, gpu
 
 from scaler.decision.candidate import HistoryLine, waking_since
 from scaler.decision.decision import decide
-from scaler.decision.target_state import Phase, TargetState, state_of, state_of_scale
-from scaler.decision.workloads import HISTORY_ANNOTATION
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.kube.objects.core import Pod, PodSpec, PodStatus, decode
+from scaler.targets.target_state import Phase, TargetState, state_of, state_of_scale
+from scaler.targets.workloads import HISTORY_ANNOTATION
 
 LIMIT = minutes(40)
 """`warmUp` + `idleAfter` of the policy of the builders."""

@@ -26,8 +26,8 @@ from scaler_sandbox.prometheus import free_port
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from deploy.helm_chart import NAMESPACE, merged, objects, platform
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import IDLE_POLICY, JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 TEAM, NAME = "team-a", "job-train"
 SECONDS = 120.0

@@ -16,7 +16,6 @@ from scaler_sandbox.stories.provisioning import ProvisioningStory
 from scaler_sandbox.timeline import JsonTimeline
 from small_cluster import until
 
-from scaler.decision.workloads import KEEP_FOR, WAKE_ANNOTATION
 from scaler.doctor.permissions import REQUIRED_RULES, RuleUser, attributes_of
 from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
@@ -35,6 +34,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
+from scaler.targets.workloads import KEEP_FOR, WAKE_ANNOTATION
 
 Granted = tuple[str, str, str]
 """Verb, group, resource with its subresource."""
@@ -52,7 +52,7 @@ SELDOM = {
     *((verb, LEADER_WORKER_SET.group, LEADER_WORKER_SET.plural) for verb in ("list", "watch")),
     *((verb, SCALED_OBJECT.group, SCALED_OBJECT.plural) for verb in ("create", "delete")),
     ("get", LEADER_WORKER_SET.group, "leaderworkersets/scale"),
-    # Nor a target of a kind whose owned pods are looked for: tests/decision/test_scale_subresources.py.
+    # Nor a target of a kind whose owned pods are looked for: tests/targets/test_scale_subresources.py.
     *((verb, REPLICA_SET.group, REPLICA_SET.plural) for verb in ("list", "watch")),
     # Here is no hub: the story below.
     ("patch", CLUSTER_OFFER.group, "clusteroffers/status"),

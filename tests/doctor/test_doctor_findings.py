@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from scaler.decision.workloads import HISTORY_ANNOTATION, NotifyTargets
 from scaler.doctor.api_resources import REQUIRED_KINDS
 from scaler.doctor.diagnosis import diagnose
 from scaler.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
@@ -21,6 +20,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import DEPLOYMENT, JOB_KINDS
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
+from scaler.targets.workloads import HISTORY_ANNOTATION, NotifyTargets
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL

@@ -6,8 +6,8 @@ import pytest
 from builders import NOON
 from notifications.notification_builders import TARGET, lines, told, workload
 
-from scaler.decision.workloads import MARK_PREFIX, Mark, marks_of
 from scaler.notifications.notice import Notice, is_told, message_id, pending
+from scaler.targets.workloads import MARK_PREFIX, Mark, marks_of
 
 LONG_AGO = NOON - timedelta(days=1)
 

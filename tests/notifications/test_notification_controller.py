@@ -14,10 +14,7 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.describe import timestamp
-from scaler.decision.owners import OWNER, Owners
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.workloads import MARK_PREFIX, NotifyTargets
-from scaler.decision.workloads import NOTIFY_ANNOTATION as NOTIFY
 from scaler.kube.leader_api import LeaderApi, PatchApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
@@ -25,6 +22,9 @@ from scaler.notifications.controller import NotificationController, Notification
 from scaler.notifications.message import Details
 from scaler.notifications.senders import Content
 from scaler.notifications.workloads import NotifiedWorkloads
+from scaler.targets.owners import OWNER, Owners
+from scaler.targets.workloads import MARK_PREFIX, NotifyTargets
+from scaler.targets.workloads import NOTIFY_ANNOTATION as NOTIFY
 from scaler.webhook import SendError
 
 OWNERS, TARGETS = Owners(labels=("team",)), NotifyTargets(names=(TARGET,), default=(TARGET,))

@@ -12,7 +12,6 @@ from builders import GPUS, WorkloadJson
 from placement.placement_builders import free_by_node
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
 
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION, pod_indexes, workload_indexes
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import NODE, POD, WORKLOAD
@@ -20,6 +19,7 @@ from scaler.kube.reflector import Reflector
 from scaler.placement.capacity import Capacity
 from scaler.placement.node_watch import NodeWatch, node_reflector
 from scaler.quota.watch import NotSynced
+from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, pod_indexes, workload_indexes
 
 GPU = "nvidia.com/gpu"
 KEY = f"{NAMESPACE_NAME}/{WORKLOAD_NAME}"

@@ -26,7 +26,6 @@ from sim.api import SimApi
 from sim.client import SimClient
 
 from scaler.admission.remote_copies import NominatedCopies
-from scaler.decision.cluster_state import scaled_object_indexes
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.trigger_metadata import parse_metadata
@@ -47,6 +46,7 @@ from scaler.reclaim.planner import Planner, ReclaimConfig
 from scaler.reclaim.transitions import LedgerEntry
 from scaler.reclaim.writer import PlanWriter
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets.cluster_state import scaled_object_indexes
 
 Json = dict[str, Any]
 GPU = "nvidia.com/gpu"

@@ -11,13 +11,13 @@ from loops_builders import scalable_workload, stamp
 from reclaim.reclaim_world import PressureWorld
 
 from scaler.admission.remote_copies import NominatedCopies
-from scaler.decision.target_state import Grant, Seeks
-from scaler.decision.workloads import grant_of
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus, active_plans, entry_of, entry_status
 from scaler.reclaim.candidates import times_reclaimed
 from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage
 from scaler.reclaim.writer import grant_status
+from scaler.targets.target_state import Grant, Seeks
+from scaler.targets.workloads import grant_of
 
 
 async def world_with(*names: str, gang: bool = True) -> PressureWorld:

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from builders import NOON
 
-from scaler.decision.target_state import Seeks
 from scaler.reclaim.executor import PlanBackoff
 from scaler.reclaim.planner import ReclaimConfig
+from scaler.targets.target_state import Seeks
 
 MINUTE = timedelta(minutes=1)
 

@@ -12,8 +12,6 @@ from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 
 from scaler.decision.decision import Active, Decision
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.workloads import KEEP_UNTIL
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
@@ -27,6 +25,8 @@ from scaler.reclaim.candidates import (
 )
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.search.values import Candidate
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.workloads import KEEP_UNTIL
 
 ALWAYS = {"reclaim": "Always", "idleAfter": "2m"}
 GRANT = {"plan": "p", "workload": "demo/g", "workloadUID": "u", "victims": ["demo/a"]}

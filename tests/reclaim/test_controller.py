@@ -10,7 +10,6 @@ from builders import at
 from reclaim.node_shortage_world import NodesWorld
 from reclaim.reclaim_world import PressureWorld
 
-from scaler.decision.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.budgets.budget import Budget, Limit
@@ -18,6 +17,7 @@ from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.planner import Unprotected
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reclaim.transitions import LedgerStage
+from scaler.targets.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 
 GRANTED, HALF, AT_ZERO, BEGUN = "granted", "one of two at 0", "both at 0", "both deactivated"
 NOT_BEGUN = (GRANTED, HALF, AT_ZERO)

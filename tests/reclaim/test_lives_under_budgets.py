@@ -21,9 +21,6 @@ from msgspec import structs
 from scaler.decision.candidate import HistoryLine
 from scaler.decision.decision import Active, Decision, Inactive, Quiet, decide
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
-from scaler.decision.workloads import MARK_PREFIX, Mark, grant_of, marks_of, told_at
 from scaler.idleness.policy import Overrides, PerPeriod, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust
@@ -35,6 +32,9 @@ from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.candidates import is_idle
 from scaler.reclaim.policy_budgets import PolicyBudgets, pools_of
 from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
+from scaler.targets.workloads import MARK_PREFIX, Mark, grant_of, marks_of, told_at
 
 LENGTH, WARNING, GRANTED_FOR, PERIOD, POLLED_EVERY = 10, 6, 8, 40, 3
 HELD = LENGTH + WARNING

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from reclaim.node_shortage_world import CHECK, NodesWorld
 
-from scaler.decision.target_state import Seeks
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.planner import PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
+from scaler.targets.target_state import Seeks
 
 
 def cluster(**options: Any) -> NodesWorld:

@@ -13,11 +13,11 @@ from reclaim.node_shortage_world import NodesWorld
 from reclaim.reclaim_world import PressureWorld
 
 from scaler.decision.decision import Answer
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.placement.requests import Insufficient, ReservationQueue
 from scaler.placement.reservations import WhatIf
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 VICTIMS = ("a", "b", "c")
 SMALL = timedelta(seconds=2)

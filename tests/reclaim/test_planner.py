@@ -9,13 +9,13 @@ from builders import at
 from msgspec.structs import replace
 from reclaim.reclaim_world import GPU, PressureWorld
 
-from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.planner import PlanningSnapshot
 from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, ReclaimPlan
+from scaler.targets.target_state import Seeks
 
 
 async def looked(world: PressureWorld) -> PlanningSnapshot:

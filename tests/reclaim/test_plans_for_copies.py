@@ -9,11 +9,11 @@ from reclaim.reclaim_world import PressureWorld
 from reclaim.test_controller import AT_ZERO, BEGUN, GRANTED, HALF, NOT_BEGUN, outcome
 
 from scaler.admission.remote_copies import NominatedCopies
-from scaler.decision.target_state import Phase
 from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_GATE, MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
+from scaler.targets.target_state import Phase
 
 UNKNOWN = NominatedCopies(unknown="not synced: ClusterOffers (no answer)")
 

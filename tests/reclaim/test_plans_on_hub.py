@@ -8,7 +8,6 @@ from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 from reclaim.test_controller import outcome
 
 from scaler.decision.decision import Active
-from scaler.decision.target_state import ObservedWorkload, Phase
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.idleness.durations import parse_duration
 from scaler.idleness.policy import resolve
@@ -23,6 +22,7 @@ from scaler.quota.model import MULTIKUEUE
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reclaim.transitions import LedgerStage
 from scaler.reclaim.wake_planner import WakePlanner
+from scaler.targets.target_state import ObservedWorkload, Phase
 
 POLICY = resolve(("trigger metadata", parse_metadata(ON_PRESSURE)))
 WORKERS = {

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.idleness.policy import Overrides, PerPeriod, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
@@ -19,6 +18,7 @@ from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.budgets.budget import budget_check
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, pools_of
+from scaler.targets.target_state import Phase
 
 OF_CLUSTER = {
     "sources": {"suspended_at_once": "ClusterIdlePolicy/all", "suspended_per_period": "ClusterIdlePolicy/all"}

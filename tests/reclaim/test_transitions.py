@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.target_state import Grant
 from scaler.reclaim.transitions import (
     GangState,
     LedgerEntry,
@@ -20,6 +19,7 @@ from scaler.reclaim.transitions import (
     next_transition,
     reopened,
 )
+from scaler.targets.target_state import Grant
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 GRANT = Grant(

@@ -8,7 +8,6 @@ from builders import minutes
 from msgspec.structs import replace
 from reclaim.reclaim_world import BACKOFF, GPU, NAMESPACE, PressureWorld
 
-from scaler.decision.workloads import ASKED_BY, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import decode
@@ -17,6 +16,7 @@ from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeInfo
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlan, WakePlanner
+from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION
 
 WHEN_FREE = {"wake": "WhenFree"}
 

@@ -12,7 +12,6 @@ from loops_builders import MemoryCluster
 from scaler.admission.check import CheckReason
 from scaler.admission.controller import AdmissionReport
 from scaler.admission.plan import AdmissionPlan, CheckedWorkload
-from scaler.decision.target_state import Grant
 from scaler.kube.object_cache import Change
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan
@@ -21,6 +20,7 @@ from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 from scaler.reclaim.transitions import GangState
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames, requested_gpus
 from scaler.reporting.waiting_reasons import ReportedReasons
+from scaler.targets.target_state import Grant
 
 
 class Watched:

@@ -17,12 +17,12 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.wake_requests import REQUESTS_PER_MINUTE, WakeRequests
+from scaler.targets.target_state import Phase
 
 ANA = f"system:serviceaccount:{NAMESPACE_NAME}:ana"
 WRITTEN_ON = "scaledobjects.keda.sh (scalableworkloads.idlegpu.io, where no KEDA scales them)"

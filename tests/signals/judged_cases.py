@@ -30,7 +30,6 @@ from scripted_metrics import EXPORTER_INTERVAL_S, Metrics, Point, ScriptedSource
 
 from scaler.app.settings.load import load as load_settings
 from scaler.app.settings.model import Settings
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import EvaluationConfig, Evaluator, ScaleTarget
@@ -42,6 +41,7 @@ from scaler.kube.objects.core import Pod, decode
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.nodes import Node
 from scaler.samples.source import SignalSource
+from scaler.targets.cluster_state import ClusterState
 
 _PHASE_S = 7.0
 """When in its interval a collection takes place."""

@@ -34,7 +34,6 @@ from scaler.admission.terminating_pods import TerminatingPodIndex
 from scaler.admission.watch import AdmissionStores, AdmissionWatch
 from scaler.admission.workload import CONTROLLER
 from scaler.clock import Clock
-from scaler.decision.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ResourceFlavor
@@ -60,6 +59,7 @@ from scaler.kube.objects.resources import (
 from scaler.placement.capacity import Capacity
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import NotSynced
+from scaler.targets.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
 
 GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"

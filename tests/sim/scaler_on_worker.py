@@ -20,12 +20,6 @@ from sim.api import FaultyApi, ProcessKilled, SimEvents, SimStore
 from sim.multikueue_clusters import MemberCluster
 
 from scaler.admission.remote_copies import NominatedCopies, nominations_of
-from scaler.decision.cluster_state import (
-    pod_indexes,
-    scalable_workload_indexes,
-    scaled_object_indexes,
-    workload_indexes,
-)
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import EvaluationConfig, Evaluator
@@ -66,6 +60,12 @@ from scaler.reclaim.writer import PlanWriter
 from scaler.samples.wake_queries import WakeQueries
 from scaler.suspension.boost_controller import boost_indexes
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets.cluster_state import (
+    pod_indexes,
+    scalable_workload_indexes,
+    scaled_object_indexes,
+    workload_indexes,
+)
 
 INTERVAL = timedelta(seconds=30)
 """Between two evaluations."""

@@ -17,8 +17,6 @@ from virtual_clock import VirtualClock, settle
 
 from scaler.decision.decision import Decision, decide
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
-from scaler.decision.target_state import TargetState
-from scaler.decision.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
 from scaler.idleness.hooks import HookOutcome, HookRun, OnFailure
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.leader_api import LeaderApi
@@ -28,6 +26,8 @@ from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import SUCCEEDED, HookCall, HookConfig, HookKind, HookProgress, WebhookHook
+from scaler.targets.target_state import TargetState
+from scaler.targets.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
 from scaler.webhook import Receiver
 
 PENDING = HookProgress(outcome=None, message="it answers HTTP 500")

@@ -13,7 +13,6 @@ from suspension.replica import Replica, replica
 
 from scaler.decision.decision import Decision, decide
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.target_state import Phase
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.verdict import Verdict
@@ -32,6 +31,7 @@ from scaler.suspension.boost_controller import (
 )
 from scaler.suspension.boost_gate import ASK_AGAIN, HOW_TO_SWITCH_ON, FeatureGate
 from scaler.suspension.priority_boost import PATIENCE, Boost, BoostOwner, BoostStep, BoostSwitch, PriorityBoost
+from scaler.targets.target_state import Phase
 
 LEFT = policy(reclaim=Reclaim.PRIORITY_BOOST)
 VERDICTS_HOLD = minutes(10)

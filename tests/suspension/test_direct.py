@@ -14,14 +14,14 @@ from scaler.app.scaling_objects import ScalingObjects
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.decision.trigger_metadata import parse_metadata
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.suspension.direct import DirectActuator, wanted_replicas
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 KEY = NAMESPACE_NAME, NAME
 METADATA = {"idleAfter": "30m", "mode": "enforce"}

@@ -8,9 +8,9 @@ from builders import NOON, at, minutes, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.workloads import keep_overrides
 from scaler.kube.objects.core import stamp
 from scaler.suspension.keeps import KEEPS_ANNOTATION, Keep, Settled, keeps_of, settle
+from scaler.targets.workloads import keep_overrides
 
 UNTIL, FOR, EXCLUDE, BY = (f"idlegpu.io/{each}" for each in ("keep-until", "keep-for", "exclude", "asked-by"))
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Decision, decide
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, WakeCause, WakeRequest
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, Verdict
@@ -35,6 +34,7 @@ from scaler.suspension.priority_boost import (
     is_unknown,
     step,
 )
+from scaler.targets.target_state import Phase, WakeCause, WakeRequest
 
 LEFT = policy(reclaim=Reclaim.PRIORITY_BOOST)
 

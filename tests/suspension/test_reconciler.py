@@ -22,11 +22,8 @@ from loops_builders import MemoryStore
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, until
 from suspension.replica import Replica, replica
 
-from scaler.decision.cluster_state import ClusterState, workload_indexes
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase, WakeCause, WakeRequest, state_of
-from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.verdict import Idle
 from scaler.kube.leader_api import is_conflict
@@ -35,6 +32,9 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.kube.reflector import NotWatched
 from scaler.reclaim.policy_budgets import PolicyBudgets
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets.cluster_state import ClusterState, workload_indexes
+from scaler.targets.target_state import Phase, WakeCause, WakeRequest, state_of
+from scaler.targets.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 
 IDLE_SINCE = at(-1800)
 GPUS_IDLE = decision(INACTIVE, idle_since=IDLE_SINCE)

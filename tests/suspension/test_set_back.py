@@ -19,7 +19,6 @@ from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, pod
 from suspension.replica import Replica
 from switched_kinds import definition, notebook
 
-from scaler.decision import scale_subresources
 from scaler.decision.candidate import (
     HistoryLine,
     history_of,
@@ -34,10 +33,6 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import prevailing
 from scaler.decision.evaluation import EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
-from scaler.decision.scale_subresources import ScaleSubresources
-from scaler.decision.switches import NOTEBOOK_STOPPED
-from scaler.decision.target_state import Phase, SetBack, WakeCause, WakeRequest
-from scaler.decision.workloads import HISTORY_ANNOTATION, WAKE_ANNOTATION
 from scaler.idleness.gpu import DEFAULT_SIGNALS
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES
@@ -45,6 +40,11 @@ from scaler.kube.objects.core import last_writer, stamp
 from scaler.kube.objects.resources import DEPLOYMENT, EVENT, NOTEBOOK, POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.suspension import reconciler
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets import scale_subresources
+from scaler.targets.scale_subresources import ScaleSubresources
+from scaler.targets.switches import NOTEBOOK_STOPPED
+from scaler.targets.target_state import Phase, SetBack, WakeCause, WakeRequest
+from scaler.targets.workloads import HISTORY_ANNOTATION, WAKE_ANNOTATION
 
 QUICK = {"idleAfter": "10m", "warmUp": "1m"}
 TRUST = Trust(interval=TICK)

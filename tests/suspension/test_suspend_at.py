@@ -24,12 +24,9 @@ from builders import (
 from small_cluster import NAMESPACE_NAME, PODS, SmallCluster, until
 from suspension.replica import TARGET, Replica
 
-from scaler.decision.cluster_state import WORKLOAD_ANNOTATION
 from scaler.decision.decision import Decision, Inactive, decide
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
-from scaler.decision.workloads import SUSPEND_AT
 from scaler.errors import KubeError
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
 from scaler.kube.leader_api import LeaderApi
@@ -37,6 +34,9 @@ from scaler.kube.objects.core import stamp
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.resources import POD
 from scaler.suspension.suspend_at import SuspendAtController, announced
+from scaler.targets.cluster_state import WORKLOAD_ANNOTATION
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import SUSPEND_AT
 
 TOLD, OTHER = PODS
 """Of two pods of the gang, the one that has the annotation."""

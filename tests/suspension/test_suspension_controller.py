@@ -12,13 +12,13 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.kube.leader_api import NOT_LEADING, LeaderApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.reconciler import SuspensionReconciler
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 DEPLOYMENT = ScaleTargetRef(api_version="apps/v1", kind="Deployment", name=NAME)
 

@@ -31,10 +31,10 @@ from builders import (
 
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import ObservedWorkload, state_of
 from scaler.idleness.verdict import WorkloadVerdict
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.suspension.status import desired_status, is_worth_writing, status_digest
+from scaler.targets.target_state import ObservedWorkload, state_of
 
 CRD = Path(__file__).parents[2] / "deploy" / "crds" / "idlegpu.io_scalableworkloads.yaml"
 

@@ -21,12 +21,12 @@ from switched_kinds import (
     real_notebook_definition,
 )
 
-from scaler.decision.switches import NOTEBOOK_STOPPED, SERVICE_STOPPED
-from scaler.decision.target_state import Phase, WakeCause, WakeRequest, state_of
-from scaler.decision.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 from scaler.errors import KubeError
 from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, POD, SCALABLE_WORKLOAD, WORKLOAD, Resource
+from scaler.targets.switches import NOTEBOOK_STOPPED, SERVICE_STOPPED
+from scaler.targets.target_state import Phase, WakeCause, WakeRequest, state_of
+from scaler.targets.workloads import SUSPENDED_ANNOTATION, WAKE_ANNOTATION
 
 NB, ISVC = "bench", "llm"
 GPUS_IDLE = decision(INACTIVE, idle_since=at(-1800))

@@ -28,11 +28,11 @@ import numpy as np
 
 from scaler.decision.decision import Decision, Quiet, decide, standing_warning
 from scaler.decision.reasons import DecisionReason, row_of
-from scaler.decision.target_state import Phase, TargetState
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge
 from scaler.idleness.policy import EnforcementMode, Policy, Trust
 from scaler.idleness.verdict import Unknown, judged_length
+from scaler.targets.target_state import Phase, TargetState
 from scaler_analysis.simulation.feed import FedSamples, SampleFeed
 from scaler_analysis.simulation.outcome import CaseOutcome
 from scaler_analysis.simulation.recordings.recorded import RecordedPod, RecordedWorkload

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from scaler.decision.reasons import CandidateState
-from scaler.decision.target_state import WakeCause
-from scaler.decision.workloads import ASKED_BY, KEEP_FOR
 from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD
+from scaler.targets.target_state import WakeCause
+from scaler.targets.workloads import ASKED_BY, KEEP_FOR
 from scaler_sandbox.job_manifests import scaling
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.stories.facts import ActOutcome, Gang

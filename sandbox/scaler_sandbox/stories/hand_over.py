@@ -13,9 +13,9 @@ from typing import ClassVar
 import yaml
 
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
-from scaler.decision.workloads import WAKE_ANNOTATION
 from scaler.kube.objects.resources import RAY_CLUSTER, SCALABLE_WORKLOAD, Resource
+from scaler.targets.target_state import Phase
+from scaler.targets.workloads import WAKE_ANNOTATION
 from scaler_sandbox.kinds import Json
 from scaler_sandbox.stories.facts import ActOutcome, Gang
 from scaler_sandbox.stories.gang_story import GangStory

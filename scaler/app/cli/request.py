@@ -18,8 +18,6 @@ from rich.text import Text
 from scaler.app.cli.client import Json, ScalerClient, parse_name, parse_time
 from scaler.app.cli.layout import table_or_list, terminal
 from scaler.app.settings.load import load
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP_UNTIL, WAKE_ANNOTATION
 from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.durations import parse_duration
@@ -32,6 +30,8 @@ from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.suspension.keeps import KEEPS_ANNOTATION
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP_UNTIL, WAKE_ANNOTATION
 
 R = TypeVar("R")
 T = TypeVar("T")

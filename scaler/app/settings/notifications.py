@@ -7,9 +7,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from scaler.app.settings.fields import Duration, Section
-from scaler.decision.workloads import NotifyTargets
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import TargetConfig, target_kind, target_kinds
+from scaler.targets.workloads import NotifyTargets
 
 TargetName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 """Part of the name of an annotation."""

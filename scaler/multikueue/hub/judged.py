@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation
-from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.idleness.policy import Policy
 from scaler.idleness.remote import JudgedBy, judged_by
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferPolicy
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import is_scalable_workload
 
 
 def judged_workloads(evaluation: Evaluation | None, cluster: ClusterState) -> Mapping[str, Sequence[OfferedWorkload]]:

@@ -30,13 +30,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from scaler.decision.target_state import ObservedWorkload
 from scaler.documents import UNREADABLE
 from scaler.idleness.durations import parse_duration
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import JudgedBy, RemoteAnswer
 from scaler.idleness.verdict import Busy, Idle, Unknown, Verdict
 from scaler.kube.objects.multikueue import ClusterOfferStatus, OfferPolicy, WorkloadOffer
+from scaler.targets.target_state import ObservedWorkload
 
 _JITTER = timedelta(seconds=5)
 """By which the time that a status takes to arrive may differ without being another one."""

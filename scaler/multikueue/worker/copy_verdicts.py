@@ -25,13 +25,10 @@ import msgspec
 import structlog
 
 from scaler.clock import Turns
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision, Quiet
 from scaler.decision.describe import EVIDENCE_LIMIT, evidence
 from scaler.decision.evaluation import Evaluator, ScaleTarget
-from scaler.decision.target_state import ObservedTarget, state_of
 from scaler.decision.trigger_metadata import parse_metadata, resolve_policy
-from scaler.decision.workloads import observe
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides, Policy
 from scaler.idleness.reasons import UnknownReason
@@ -39,6 +36,9 @@ from scaler.idleness.verdict import Idle, Unknown, verdict_name
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferPolicy, WorkloadOffer
 from scaler.multikueue.worker.fit_answers import EntryKey, entry_key
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.target_state import ObservedTarget, state_of
+from scaler.targets.workloads import observe
 
 log = structlog.get_logger(__name__)
 

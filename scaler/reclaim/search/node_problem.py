@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity, PodPlacement
 from scaler.placement.fit import Placement, missing_pods
 from scaler.placement.node_index import NodeDemand
@@ -47,6 +46,7 @@ from scaler.reclaim.search.values import (
     ReclaimPlan,
     by_name,
 )
+from scaler.targets.target_state import Seeks
 
 _PLACED = 5_000
 """Gangs that are placed, in all the answers for one plan. Each answer places all that reserved quota earlier: on two

@@ -7,7 +7,6 @@ from enum import StrEnum
 from functools import cached_property
 from operator import attrgetter
 
-from scaler.decision.target_state import Seeks
 from scaler.placement.capacity import Capacity
 from scaler.placement.fit import Placement
 from scaler.quota.forecast import Forecast, forecast
@@ -19,6 +18,7 @@ from scaler.reclaim.budgets.budget import BudgetCheck, no_budgets
 from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import Cost
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
+from scaler.targets.target_state import Seeks
 
 
 class NoPlanReason(StrEnum):

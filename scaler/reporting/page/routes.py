@@ -26,10 +26,8 @@ from scaler.attachment.controller import IdlePolicies
 from scaler.attachment.policy import PolicyKey
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.candidate import HistoryLine
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import explain
-from scaler.decision.scale_subresources import is_scalable_workload
 from scaler.errors import QueryError
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reporting.page.access import Looker, PageAccess
@@ -56,6 +54,8 @@ from scaler.reporting.page.workloads import (
     candidates,
     line_of,
 )
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.scale_subresources import is_scalable_workload
 
 _IN_SHORT = 10
 """Lines of each list on the overview."""

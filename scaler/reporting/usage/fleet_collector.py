@@ -17,9 +17,7 @@ from typing import ClassVar, Protocol
 
 from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL, request_of
 from scaler.clock import every
-from scaler.decision.cluster_state import ClusterState, ObjectLister
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.workloads import suspended_annotation
 from scaler.kube.objects.nodes import Node, ProvisioningRequest, allocatable, labels
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.budgets.budget import Budget
@@ -30,6 +28,8 @@ from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuUsageReader, in_steps
 from scaler.reporting.usage.prices import normalized_model
 from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
+from scaler.targets.cluster_state import ClusterState, ObjectLister
+from scaler.targets.workloads import suspended_annotation
 
 _LONGEST_GAP = 4
 """Intervals that are counted at most between two evaluations."""

@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 from scaler.decision.decision import Decision
 from scaler.decision.reasons import DecisionReason, row_of
-from scaler.decision.target_state import Phase
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import DOUBTS, UnknownReason
 from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
+from scaler.targets.target_state import Phase
 
 
 class GpuState(StrEnum):

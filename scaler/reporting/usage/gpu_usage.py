@@ -21,16 +21,12 @@ import numpy as np
 
 from scaler.clock import Turns
 from scaler.decision.candidate import candidate_state
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import prevailing
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.inputs import JudgedRows
-from scaler.decision.owners import Owners
 from scaler.decision.reasons import CandidateState
-from scaler.decision.scale_subresources import is_scalable_workload
-from scaler.decision.switches import switch_of
 from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase
 from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
@@ -51,6 +47,10 @@ from scaler.reporting.usage.gpu_states import (
     states_of,
 )
 from scaler.reporting.usage.prices import normalized_model
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.owners import Owners
+from scaler.targets.scale_subresources import is_scalable_workload
+from scaler.targets.switches import switch_of
 
 T = TypeVar("T")
 

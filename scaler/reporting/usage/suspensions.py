@@ -22,10 +22,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.decision import Inactive
 from scaler.decision.reasons import FOUND_IDLE, SuspensionEventReason
-from scaler.decision.workloads import SuspendedAnnotation, suspended_annotation
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -35,6 +33,8 @@ from scaler.reclaim.transitions import LedgerEntry, LedgerStage
 from scaler.reporting.pending_workloads import QueueNames, is_admitted, requested_gpus
 from scaler.reporting.usage.fleet_metrics import FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.workloads import SuspendedAnnotation, suspended_annotation
 
 _REASONS = {str(each): str(each) for each in (*FOUND_IDLE, SuspensionEventReason.SCALED_TO_ZERO)}
 """Our own. An annotation with any other one, which other writers may set, must not become a label."""

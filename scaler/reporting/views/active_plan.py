@@ -3,10 +3,10 @@
 from datetime import datetime
 
 from scaler.decision.describe import timestamp
-from scaler.decision.target_state import Seeks
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus
 from scaler.reclaim.transitions import GangState, LedgerStage, PlanAction, PlanEndReason, next_transition
 from scaler.reporting.views import Json
+from scaler.targets.target_state import Seeks
 
 _ORDER = (
     LedgerStage.RECLAIMABLE,

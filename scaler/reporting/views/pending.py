@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from scaler.decision.describe import timestamp
-from scaler.decision.target_state import Seeks
 from scaler.errors import QueryError
 from scaler.idleness.durations import format_duration
 from scaler.kube.objects.core import condition, is_true
@@ -21,6 +20,7 @@ from scaler.reporting.views import Json
 from scaler.reporting.views.active_plan import active_plan_view
 from scaler.reporting.views.snapshot import ViewSnapshot
 from scaler.reporting.waiting_reasons import Diagnosis, FlavorShortage, diagnose, pending_since
+from scaler.targets.target_state import Seeks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from scaler.attachment.objects import (
 )
 from scaler.attachment.plan import Attached, unscalable
 from scaler.attachment.policy import AttachmentPolicy, Followed, Job, followed, in_order
-from scaler.decision.cluster_state import ClusterState
 from scaler.decision.describe import answer_word, prevailing, timestamp, verdict_word
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.trigger_metadata import parse_metadata
@@ -29,6 +28,7 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
+from scaler.targets.cluster_state import ClusterState
 
 _LISTED_WITHIN_S = 20.0
 _FRESH = timedelta(minutes=2)

@@ -16,8 +16,6 @@ from time import monotonic
 from typing import Any
 
 from scaler.admission.planner import AdmissionPlanner
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Seeks
 from scaler.errors import QueryError
 from scaler.kube.objects.core import is_true
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
@@ -37,6 +35,8 @@ from scaler.reporting.views.pending import PlannerAnswers, gang_page, pending_vi
 from scaler.reporting.views.plans import PlanReport, plan_view
 from scaler.reporting.views.queues import queues_view
 from scaler.reporting.views.snapshot import ViewSnapshot, take_view_snapshot
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.target_state import Seeks
 
 _IN_LINE = 8
 """Queries that wait; a page that many clients reload must not keep this process busy all the time."""

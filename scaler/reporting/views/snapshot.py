@@ -11,7 +11,6 @@ from datetime import datetime
 from functools import cached_property
 
 from scaler.decision.decision_cache import Evaluation
-from scaler.decision.target_state import Seeks
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
@@ -25,6 +24,7 @@ from scaler.reclaim.candidates import gpus_of, idle_workloads
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.values import Candidate
 from scaler.reporting.views.admission_checks import CheckViews
+from scaler.targets.target_state import Seeks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,9 +20,9 @@ from scaler.decision.decision import Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Evaluation
 from scaler.decision.reasons import DecisionReason
 from scaler.decision.sampling import Sampler
-from scaler.decision.target_state import Phase
 from scaler.idleness.gpu import Signal
 from scaler.samples.source import SignalReading
+from scaler.targets.target_state import Phase
 
 GANG = "first-raycluster"
 _NOTHING_RECORDED = {

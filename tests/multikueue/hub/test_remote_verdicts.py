@@ -14,11 +14,11 @@ from multikueue.hub.hub_world import HubWorld
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.describe import decision_status, explain
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.multikueue import OfferPolicy
 from scaler.multikueue.hub.worker_offer import WorkerOffer
+from scaler.targets.target_state import Phase
 
 MISSING = UnknownReason.REMOTE_VERDICT_MISSING
 SILENT = ("w1", "w2")

@@ -15,7 +15,6 @@ from quota_builders import holding
 from reclaim.search.search_inputs import PLENTY, budgets, cost
 from reclaim_builders import forbids
 
-from scaler.decision.target_state import Seeks
 from scaler.kube.scheduling import ANYWHERE
 from scaler.placement.capacity import BoundPod, Capacity, PodPlacement, capacity_of
 from scaler.placement.node_index import NodeDemand, NodeInfo
@@ -27,6 +26,7 @@ from scaler.reclaim.budgets.scopes import BudgetedWorkload
 from scaler.reclaim.costs import Cost
 from scaler.reclaim.search.node_problem import NodePlanRequest, plan_nodes, revalidate_nodes
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
+from scaler.targets.target_state import Seeks
 
 GANG = "team/gang"
 HOLDER = holding("gang", queue="cq")

@@ -20,8 +20,6 @@ from page_builders import PageSite, line
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.target_state import Grant, Phase, Seeks, WakeCause, WakeRequest
 from scaler.errors import QueryError
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
@@ -36,6 +34,8 @@ from scaler.reclaim.search.values import NoPlanReason
 from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage
 from scaler.reporting.usage.gpu_states import GpuState
 from scaler.reporting.views.active_plan import active_plan_view
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.target_state import Grant, Phase, Seeks, WakeCause, WakeRequest
 
 Json = dict[str, Any]
 

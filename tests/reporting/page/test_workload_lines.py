@@ -10,7 +10,6 @@ from page_builders import KEPT, NOT_NEEDED, QUIET, SUSPENDED, WORKS
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.scale_subresources import scalable_workload_ref
 from scaler.errors import QueryError
 from scaler.idleness.policy import Overrides, Policy
 from scaler.reporting.page.workloads import (
@@ -22,6 +21,7 @@ from scaler.reporting.page.workloads import (
     candidates,
     line_of,
 )
+from scaler.targets.scale_subresources import scalable_workload_ref
 
 QUIET_SINCE = at(-1200)
 OBSERVED = Active(reason=DecisionReason.OBSERVE_ONLY, message="")

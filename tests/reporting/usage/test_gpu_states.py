@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Answer, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Verdict
@@ -42,6 +41,7 @@ from scaler.reporting.usage.gpu_states import (
     states_of,
     trust_in,
 )
+from scaler.targets.target_state import Phase
 
 STARTUP = StartupLimits(ripe=minutes(30), shown=minutes(3))
 OLD = minutes(120)

@@ -12,7 +12,6 @@ from loops_builders import MemoryCluster, scalable_workload, stamp
 
 from scaler.decision.decision import Answer, Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import Phase
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -22,6 +21,7 @@ from scaler.reporting.usage.fleet_metrics import FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_states import GpuState
 from scaler.reporting.usage.gpu_usage import FleetUsage, TargetLabels, TargetUsage
 from scaler.reporting.usage.suspensions import ScaledDown, SuspensionWatch
+from scaler.targets.target_state import Phase
 
 IDLE_SINCE = at(-1800)
 

@@ -16,13 +16,13 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from scaler.decision.target_state import Grant
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 from scaler.reclaim.search.quota_problem import plan_reclaim, revalidate
 from scaler.reclaim.search.values import Candidate, PlanRequest, ReclaimPlan
 from scaler.reclaim.transitions import GangState, PlanAction, PlanEndReason, PlanTransition, Victim, next_transition
+from scaler.targets.target_state import Grant
 from scaler_analysis.simulation.gangs.progress import JobProgress
 from scaler_analysis.simulation.gangs.virtual_queues import VirtualQueues, gpus_of, workload_key
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from scaler.decision.cluster_state import ObjectLister
 from scaler.kube.object_cache import Index
 from scaler.kube.objects.core import ObjectMeta, condition, is_true
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
@@ -30,6 +29,7 @@ from scaler.multikueue.hub.dispatch.candidates import (
     standings,
 )
 from scaler.multikueue.hub.dispatch.ranking import Ranking, rank
+from scaler.targets.cluster_state import ObjectLister
 
 MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
 PLACEMENT_ANNOTATION = "idlegpu.io/placement"

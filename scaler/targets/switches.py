@@ -30,18 +30,18 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision import target_state
-from scaler.decision.workloads import (
-    SUSPENDED_ANNOTATION,
-    group_of,
-    instant_of,
-    suspended_annotation,
-)
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import JobRef
 from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, Resource
 from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.targets import target_state
+from scaler.targets.workloads import (
+    SUSPENDED_ANNOTATION,
+    group_of,
+    instant_of,
+    suspended_annotation,
+)
 
 Patch = dict[str, Any]
 """A JSON merge patch."""

@@ -12,7 +12,10 @@ from switched_kinds import inference_service, notebook
 
 from scaler.decision.decision import Active, Inactive, decide
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.switches import (
+from scaler.kube.objects.core import decode
+from scaler.kube.objects.idlegpu import JobRef
+from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.targets.switches import (
     DEPLOYMENT_MODE,
     LAST_ACTIVITY,
     NOTEBOOK_STOPPED,
@@ -22,10 +25,7 @@ from scaler.decision.switches import (
     stop_patch,
     switch_of,
 )
-from scaler.decision.workloads import SUSPENDED_ANNOTATION
-from scaler.kube.objects.core import decode
-from scaler.kube.objects.idlegpu import JobRef
-from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.targets.workloads import SUSPENDED_ANNOTATION
 
 MARK = '{"at":"2026-12-01T12:00:00Z"}'
 AFTER, BEFORE = at(60), at(-60)

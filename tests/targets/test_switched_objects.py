@@ -6,11 +6,11 @@ from pathlib import Path
 from small_cluster import NAMESPACE_NAME, embedded_api, until
 from switched_kinds import definition, notebook
 
-from scaler.decision.switched_objects import SwitchedObjects
-from scaler.decision.switches import SWITCHES
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.resources import NAMESPACE, NOTEBOOK
 from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.targets.switched_objects import SwitchedObjects
+from scaler.targets.switches import SWITCHES
 
 NOTEBOOKS = SWITCHES[NOTEBOOK.group, NOTEBOOK.kind]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from scaler.decision.owners import OWNER, Owners
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.kueue_queues import Namespace
+from scaler.targets.owners import OWNER, Owners
 
 
 def meta(owner: str = "", **labels: str) -> ObjectMeta:

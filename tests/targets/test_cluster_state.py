@@ -10,19 +10,19 @@ from builders import GPUS, WorkloadJson, at
 from loops_builders import MemoryCluster, MemoryStore, pod, scalable_workload, stamp
 from msgspec import structs
 
-from scaler.decision.cluster_state import (
+from scaler.idleness import pods as core
+from scaler.kube.objects.core import Pod
+from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.reflector import Absent, Denied, Disconnected, NotWatched, Reflecting, State
+from scaler.targets.cluster_state import (
     PerObjectCache,
     pod_indexes,
     scalable_workload_indexes,
     scaled_by_key,
     workload_indexes,
 )
-from scaler.decision.target_state import WakeCause, WakeRequest
-from scaler.idleness import pods as core
-from scaler.kube.objects.core import Pod
-from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.reflector import Absent, Denied, Disconnected, NotWatched, Reflecting, State
+from scaler.targets.target_state import WakeCause, WakeRequest
 
 RAY = ("ray.io/v1", "RayCluster", "first-raycluster")
 

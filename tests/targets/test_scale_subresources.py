@@ -12,7 +12,6 @@ import pytest
 from loops_builders import DEPLOYMENT_KIND, scaled_object
 from small_cluster import SmallCluster, small_cluster, until
 
-from scaler.decision.scale_subresources import ScaleSubresources
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.api_requests import ApiRequest
@@ -21,6 +20,7 @@ from scaler.kube.objects.core import OwnerReference
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.resources import CUSTOM_RESOURCE_DEFINITION, DEPLOYMENT, STATEFUL_SET, Resource
 from scaler.kube.transport import KubeTransport
+from scaler.targets.scale_subresources import ScaleSubresources
 
 NAMESPACE = "demo"
 SERVE = scaled_object("serve", kind=DEPLOYMENT_KIND)

@@ -16,7 +16,6 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from scaler.decision.workloads import group_of
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.reasons import UnknownReason
@@ -35,6 +34,7 @@ from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
 from scaler.kube.reflector import Absent, Denied, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.targets.workloads import group_of
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,10 @@ from builders import GPUS, NOON, WorkloadJson, at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.target_state import ObservedWorkload, WakeCause, WakeRequest
-from scaler.decision.workloads import (
+from scaler.errors import MetadataError
+from scaler.idleness.policy import Overrides
+from scaler.targets.target_state import ObservedWorkload, WakeCause, WakeRequest
+from scaler.targets.workloads import (
     ASKED_BY,
     EXCLUDE,
     KEEP_FOR,
@@ -23,8 +25,6 @@ from scaler.decision.workloads import (
     wake_time,
     when_free_request,
 )
-from scaler.errors import MetadataError
-from scaler.idleness.policy import Overrides
 
 CAUSE = json.dumps({"at": "2026-12-01T12:00:00Z", "by": "ScalableWorkload/first-raycluster", "reason": "GPUsIdle"})
 MORE_NEEDED = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"

@@ -10,26 +10,6 @@ from math import isfinite
 from typing import Generic, Protocol, Required, TypedDict, TypeVar
 
 from scaler.clock import Turns
-from scaler.decision import target_state
-from scaler.decision.scale_subresources import scalable_workload_ref
-from scaler.decision.switched_objects import not_served
-from scaler.decision.switches import Switch, observe_switched, switch_of
-from scaler.decision.target_state import ObservedTarget, WakeRequest
-from scaler.decision.workloads import (
-    EXCLUDE,
-    KEEP_FOR,
-    KEEP_UNTIL,
-    POLICY_LABEL,
-    SUSPEND_AT,
-    WAKE_ANNOTATION,
-    grant_of,
-    group_of,
-    hook_run_of,
-    observe,
-    owner_key,
-    wake_request,
-    when_free_request,
-)
 from scaler.idleness import pods as core
 from scaler.idleness.gpu import GpuId
 from scaler.idleness.reasons import UnknownReason
@@ -46,6 +26,26 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
+from scaler.targets import target_state
+from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.switched_objects import not_served
+from scaler.targets.switches import Switch, observe_switched, switch_of
+from scaler.targets.target_state import ObservedTarget, WakeRequest
+from scaler.targets.workloads import (
+    EXCLUDE,
+    KEEP_FOR,
+    KEEP_UNTIL,
+    POLICY_LABEL,
+    SUSPEND_AT,
+    WAKE_ANNOTATION,
+    grant_of,
+    group_of,
+    hook_run_of,
+    observe,
+    owner_key,
+    wake_request,
+    when_free_request,
+)
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 """On pods of admitted Workloads. Source: Kueue, with the feature gate TopologyAwareScheduling (on by default)."""

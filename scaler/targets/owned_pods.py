@@ -17,9 +17,6 @@ from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from scaler.decision.cluster_state import JOB_NAME_LABELS, ClusterState
-from scaler.decision.scale_subresources import ScaleSubresources
-from scaler.decision.workloads import group_of
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
@@ -27,6 +24,9 @@ from scaler.kube.discovery import Scale
 from scaler.kube.objects.core import ObjectMeta, OwnerReference, Pod
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, STATEFUL_SET
+from scaler.targets.cluster_state import JOB_NAME_LABELS, ClusterState
+from scaler.targets.scale_subresources import ScaleSubresources
+from scaler.targets.workloads import group_of
 
 _LEVELS = 16
 """Owners above each other that are read. Kubernetes sets no limit, and what tenants write may be a circle."""

@@ -13,7 +13,6 @@ from datetime import timedelta
 import structlog
 from msgspec.structs import replace
 
-from scaler.decision.switches import Switch, switch_of
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.object_cache import Change
@@ -22,6 +21,7 @@ from scaler.kube.objects.resources import Resource
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Denied, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.targets.switches import Switch, switch_of
 
 log = structlog.get_logger(__name__)
 

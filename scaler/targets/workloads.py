@@ -23,8 +23,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from scaler.decision import target_state
-from scaler.decision.target_state import Grant, Seeks, WakeCause, WakeRequest
 from scaler.documents import UNREADABLE
 from scaler.errors import MetadataError
 from scaler.idleness.durations import LONGEST_DURATION, parse_duration
@@ -34,6 +32,8 @@ from scaler.kube.objects.core import ObjectMeta, condition, is_true, stamp
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import BeforeSuspendStatus, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.targets import target_state
+from scaler.targets.target_state import Grant, Seeks, WakeCause, WakeRequest
 
 WAKE_ANNOTATION = "idlegpu.io/wake"
 KEEP_UNTIL = "idlegpu.io/keep-until"

@@ -7,7 +7,11 @@ from hypothesis import strategies as st
 
 from scaler.decision.decision import Active, Inactive, decide
 from scaler.decision.reasons import DecisionReason
-from scaler.decision.target_state import (
+from scaler.idleness.pods import GpuPod, PodPhase
+from scaler.idleness.reasons import UnknownReason
+from scaler.idleness.verdict import Unknown
+from scaler.suspension.transitions import SuspensionStep, next_step
+from scaler.targets.target_state import (
     ObservedTarget,
     ObservedWorkload,
     Phase,
@@ -18,10 +22,6 @@ from scaler.decision.target_state import (
     state_of,
     state_of_scale,
 )
-from scaler.idleness.pods import GpuPod, PodPhase
-from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import Unknown
-from scaler.suspension.transitions import SuspensionStep, next_step
 
 ENDING = pod("worker-0", terminating=True)
 ENDED = pod("worker-0", phase=PodPhase.FAILED, terminating=True)

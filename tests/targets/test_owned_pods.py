@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from loops_builders import NAMESPACE, MemoryCluster, pod
 from msgspec.structs import replace
 
-from scaler.decision.owned_pods import OwnedPods
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.core import OwnerReference, Pod
 from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.targets.owned_pods import OwnedPods
 
 CUSTOM = ("ml.example.com/v1", "Inference")
 DEPLOYMENT, REPLICA_SET, STATEFUL_SET = ("apps/v1", "Deployment"), ("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet")
