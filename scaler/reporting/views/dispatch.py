@@ -106,7 +106,7 @@ def _clusters(found: WorkloadDispatch) -> Iterator[Json]:
             "why": each.words,
             "nominated": each.name in found.state.nominated,
             "nominatedAt": stamp(since) if since is not None and each.name == found.state.cluster else None,
-            "reclaim": each.name == found.reclaims,
+            "reclaim": since is not None and each.name == found.state.cluster,
         }
 
 

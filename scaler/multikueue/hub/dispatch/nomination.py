@@ -118,7 +118,7 @@ def next_step(state: NominationState, ranking: Ranking, now: datetime, *, patien
     """What the table says."""
     is_young = state.since is not None and now < state.since + patience
     if not ranking.candidates:
-        is_left = state.is_active and state.cluster in ranking.never and not is_young
+        is_left = state.is_active and not is_young and any(each.name == state.cluster for each in ranking.never)
         return WithdrawNomination() if is_left else _keep(KeepReason.NO_CANDIDATE, _why_none(ranking))
     if not state.is_active:
         return _of_inactive(state, ranking)

@@ -62,8 +62,6 @@ class WorkloadDispatch:
     state: NominationState
     ranking: Ranking
     step: NominationStep
-    reclaims: str = ""
-    """The cluster that has `reclaim` now, or is about to; empty for none."""
     gives: GivenRoom | None = None
     """The room that the step takes, if that is known."""
 
@@ -103,8 +101,6 @@ class DispatchPlanner:
     patience: timedelta
     requests: int
     gpus: GpuResources
-    _requests: dict[str, OfferRequest] = field(default_factory=dict, init=False)
-    """Of those asked about, by uid. A Workload's pods do not change while it has quota."""
 
     async def plan(
         self, waiting: Sequence[WaitingWorkload], moment: DispatchMoment, judged: JudgedWorkloads
@@ -114,7 +110,7 @@ class DispatchPlanner:
         async for each in _in_turns(waiting):
             found.append(self._dispatch(each, moment, given, is_asked=each.uid in asked))
             given = _with_room_of(found[-1], given)
-        return DispatchPlan(at=moment.now, workloads=tuple(found), specs=await self._specs(found, moment, judged))
+        return DispatchPlan(at=moment.now, workloads=tuple(found), specs=await _specs(found, moment, judged))
 
     async def _asked(self, waiting: Iterable[WaitingWorkload], moment: DispatchMoment) -> set[str]:
         """Uids of the Workloads that are asked about: those that are not served first, and the others in turns."""
@@ -140,55 +136,41 @@ class DispatchPlanner:
             state=state,
             ranking=ranking,
             step=step,
-            reclaims=state.cluster if state.since is not None else "",
             gives=GivenRoom(uid=waiting.uid, gpus=self._gpus(waiting), at=moment.now) if takes_room else None,
         )
 
     def _gpus(self, waiting: WaitingWorkload) -> int:
         return sum(each.count * self.gpus.of_pod(each.template.spec) for each in waiting.workload.spec.pod_sets)
 
-    # ------------------------------------------------------------------------------------------------------- the specs
 
-    async def _specs(
-        self, found: Iterable[WorkloadDispatch], moment: DispatchMoment, judged: JudgedWorkloads
-    ) -> OfferSpecs:
-        specs: dict[str, dict[tuple[str, str], OfferedWorkload]] = {name: {} for name in moment.workers}
-        for name, entries in judged.items():
-            for entry in entries:
-                specs.setdefault(name, {})[entry.key] = entry
-        requests, self._requests = self._requests, {}
-        async for each in _in_turns(found):
-            for name, entry in self._entries(each, moment, requests).items():
-                judged_entry = specs.setdefault(name, {}).get(entry.key)
-                policy = judged_entry.policy if judged_entry is not None else None
-                specs[name][entry.key] = with_fields(entry, policy=policy) if policy is not None else entry
-        return {name: tuple(each for _, each in sorted(spec.items())) for name, spec in specs.items()}
+async def _specs(found: Iterable[WorkloadDispatch], moment: DispatchMoment, judged: JudgedWorkloads) -> OfferSpecs:
+    specs: dict[str, dict[tuple[str, str], OfferedWorkload]] = {name: {} for name in moment.workers}
+    for name, entries in judged.items():
+        specs.setdefault(name, {}).update((each.key, each) for each in entries)
+    async for each in _in_turns(found):
+        for name, entry in _entries(each, moment).items():
+            specs.setdefault(name, {})[entry.key] = entry
+    return {name: tuple(each for _, each in sorted(spec.items())) for name, spec in specs.items()}
 
-    def _entries(
-        self, found: WorkloadDispatch, moment: DispatchMoment, known: Mapping[str, OfferRequest]
-    ) -> dict[str, OfferedWorkload]:
-        """Its entry on each worker that has one."""
-        request, metadata = self._request(found, known), found.waiting.workload.metadata
-        plain = OfferedWorkload(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, request=request)
-        entries = {each.name: plain for each in found.ranking.askable} if request is not None else {}
-        name, since = found.reclaims, found.state.since
-        if since is not None:
-            may = may_reclaim(name, moment.holders(found.waiting, found.state))
-            entries[name] = with_fields(plain, reclaim=may, nominated_at=_seconds(since))
-        return entries
 
-    def _request(self, found: WorkloadDispatch, known: Mapping[str, OfferRequest]) -> OfferRequest | None:
-        """None where it is not asked about."""
-        uid, workload = found.waiting.uid, found.waiting.workload
-        if not found.state.is_asked:
-            return None
-        self._requests[uid] = known.get(uid) or OfferRequest(
-            queue_name=workload.spec.queue_name,
-            priority=workload.spec.priority or 0,
-            created_at=workload.metadata.creation_timestamp,
-            pod_sets=workload.spec.pod_sets,
+def _entries(found: WorkloadDispatch, moment: DispatchMoment) -> dict[str, OfferedWorkload]:
+    """Its entry on each worker that has one."""
+    metadata, spec, state = found.waiting.workload.metadata, found.waiting.workload.spec, found.state
+    entry = OfferedWorkload(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
+    entries: dict[str, OfferedWorkload] = {}
+    if state.is_asked:
+        request = OfferRequest(
+            queue_name=spec.queue_name,
+            priority=spec.priority or 0,
+            created_at=metadata.creation_timestamp,
+            pod_sets=spec.pod_sets,
         )
-        return self._requests[uid]
+        entry = with_fields(entry, request=request)
+        entries = {each.name: entry for each in (*found.ranking.candidates, *found.ranking.never)}
+    if state.since is not None:
+        may = may_reclaim(state.cluster, moment.holders(found.waiting, state))
+        entries[state.cluster] = with_fields(entry, reclaim=may, nominated_at=_seconds(state.since))
+    return entries
 
 
 def _with_room_of(found: WorkloadDispatch, given: GivenRooms) -> GivenRooms:

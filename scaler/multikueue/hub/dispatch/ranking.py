@@ -99,15 +99,9 @@ class Ranking:
         return next((each for each in self.candidates if each.name == name), None)
 
     @property
-    def never(self) -> frozenset[str]:
-        """Names of those that answer Never."""
-        found = (each for each in self.others if each.standing.obstacle is ClusterObstacle.NEVER_FITS)
-        return frozenset(each.name for each in found)
-
-    @property
-    def askable(self) -> tuple[RankedCluster, ...]:
-        """The candidates, and those that are none by their own answer alone: that may change."""
-        return (*self.candidates, *(each for each in self.others if each.name in self.never))
+    def never(self) -> tuple[RankedCluster, ...]:
+        """Those that answer Never: no candidates by their own answer alone, which may change."""
+        return tuple(each for each in self.others if each.standing.obstacle is ClusterObstacle.NEVER_FITS)
 
     @property
     def all(self) -> tuple[RankedCluster, ...]:
