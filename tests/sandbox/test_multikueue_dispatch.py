@@ -176,6 +176,21 @@ async def test_another_nomination_moves_the_copies(nominated: list[str], holders
         assert clusters.workers["w1"].existing("gang")["metadata"]["uid"] == before, "it keeps its place in the queue"
 
 
+async def test_a_copy_that_is_admitted_as_another_is_nominated_is_recorded_once_it_is_nominated_again() -> None:
+    """The hub hears of an admission a second later."""
+    clusters = await submitted({"w1": 4, "w2": 4})
+    clusters.nominate("gang", "w1")
+    await clusters.passes(0.5)
+    clusters.nominate("gang", "w2")
+    await clusters.passes(30)
+    assert (clusters.runners("gang"), clusters.holders("gang")) == (["w1"], ["w1"])
+    assert (clusters.state("gang"), clusters.cluster_of("gang")) == ("reserved", "")
+    clusters.nominate("gang", "w1")
+    await clusters.passes(3)
+    assert (clusters.state("gang"), clusters.cluster_of("gang")) == ("reserved admitted", "w1")
+    assert clusters.runners("gang") == ["w1"]
+
+
 async def test_an_unknown_name_is_accepted_and_does_nothing() -> None:
     clusters = await submitted({"w1": 4})
     clusters.nominate("gang", "nope")
