@@ -43,7 +43,7 @@ VERBS = (
 )
 FOLDERS = (
     "samples", "idleness", "targets", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
-    "multikueue", "admission", "reporting", "notifications", "doctor", "kube", "tls", "app",
+    "multikueue", "admission", "reporting", "notifications", "requests", "doctor", "kube", "tls", "app",
 )  # fmt: skip
 """In the order of a decision; below it what all of them stand on, and the process that they make."""
 OTHERS = (ROOT / "analysis" / "scaler_analysis", ROOT / "sandbox" / "scaler_sandbox")

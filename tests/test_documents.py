@@ -134,7 +134,7 @@ def test_brackets_without_end_are_as_unreadable_as_any_other_text(reader: str, n
 OTHERS = {
     ("kube/objects/core.py", "ValidationError"),  # it reads once more, less strictly
     ("kube/objects/sharing.py", "MsgspecError"),  # it packs
-    ("notifications/links.py", "ValidationError"),  # of `convert`, which reads no text
+    ("requests/links.py", "ValidationError"),  # of `convert`, which reads no text
     ("quota/from_objects/pod_nodes.py", "ValidationError"),
 }
 

@@ -45,8 +45,6 @@ from scaler.multikueue.worker.fit_answers import LONGEST_PATIENCE, FitAnswers
 from scaler.multikueue.worker.offer_controller import OfferController
 from scaler.notifications.controller import NotificationController, NotificationsObserver
 from scaler.notifications.details import DetailsReader
-from scaler.notifications.link_pages import LinkPages
-from scaler.notifications.links import LinkConfig, Links
 from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import QuotaWatch
@@ -66,7 +64,9 @@ from scaler.reporting.usage.gpu_usage import GpuUsageReader
 from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
-from scaler.reporting.wake_requests import WakeRequests
+from scaler.requests.link_pages import LinkPages
+from scaler.requests.links import LinkConfig, Links
+from scaler.requests.wake import WakeRequests
 from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.before_suspend import BeforeSuspendController

@@ -22,12 +22,12 @@ from virtual_clock import VirtualClock
 
 from scaler.idleness.policy import Policy
 from scaler.kube.objects.resources import SCALED_OBJECT
-from scaler.notifications.link_pages import ANSWERED, LinkPages
-from scaler.notifications.links import LinkConfig, Links, LinkVerb
 from scaler.notifications.notice import Notice
 from scaler.notifications.workloads import Source
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
+from scaler.requests.link_pages import ANSWERED, LinkPages
+from scaler.requests.links import LinkConfig, Links, LinkVerb
 from scaler.suspension.keeps import KEEPS_ANNOTATION, Keep, encode_keeps
 
 KEY = "k" * 32

@@ -21,7 +21,7 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Reso
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
-from scaler.reporting.wake_requests import REQUESTS_PER_MINUTE, WakeRequests
+from scaler.requests.wake import REQUESTS_PER_MINUTE, WakeRequests
 from scaler.targets.target_state import Phase
 
 ANA = f"system:serviceaccount:{NAMESPACE_NAME}:ana"

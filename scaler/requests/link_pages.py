@@ -32,7 +32,7 @@ from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT
-from scaler.notifications.links import PATH, Link, LinkError, Links, LinkVerb
+from scaler.requests.links import PATH, Link, LinkError, Links, LinkVerb
 
 log = structlog.get_logger(__name__)
 
