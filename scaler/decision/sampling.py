@@ -111,8 +111,6 @@ class Sampler:
         self._devices: dict[str, dict[int, DeviceHistory | None]] = {}
         """By signal, of the series that were read last: whose they are, None for those of no pod or no GPU. By the
         hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can choose."""
-        self._hosts: dict[str, dict[str, float]] = {}
-        """By signal, of each host that is not behind too far: when its newest sample was taken, in Unix seconds."""
         self._boards: dict[str, dict[int, int]] = {}
         """By signal, of the series of boards that were read last: the row of the board, -1 where none is named."""
         self._boards_newest: dict[str, datetime] = {}
@@ -150,7 +148,6 @@ class Sampler:
             self._reaches.clear()
             self._whole.clear()
             self._devices.clear()
-            self._hosts.clear()
             self._boards.clear()
             self._boards_newest.clear()
         self._oldest = end - self.history.span - 2 * self._trust.interval
@@ -190,10 +187,9 @@ class Sampler:
 
     def _furthest_behind(self, signal: Signal, end: datetime) -> datetime:
         """Up to when there are samples of every host that may yet send more."""
-        since_s = (end - _OVERLAPS_BEHIND * self._overlap).timestamp()
-        found = {host: at_s for host, at_s in self._hosts.get(signal.name, {}).items() if at_s >= since_s}
-        self._hosts[signal.name] = found
-        return datetime.fromtimestamp(min([end.timestamp(), *found.values()]), UTC)
+        newest = self.history.newest_of_hosts(signal)
+        is_near = newest >= (end - _OVERLAPS_BEHIND * self._overlap).timestamp()
+        return datetime.fromtimestamp(newest.min(initial=end.timestamp(), where=is_near), UTC)
 
     @property
     def _board_signals(self) -> Sequence[Signal]:
@@ -202,9 +198,11 @@ class Sampler:
 
     def _board_part(self, signal: Signal, end: datetime) -> _Part:
         """What is new of it. Of counters no more matters than whether they grow; power explains nothing that is old."""
-        first = end - (2 * self._trust.max_age if signal is ENERGY else _LONGEST_READ)
+        first, overlap = end - _LONGEST_READ, self._overlap
+        if signal is ENERGY:
+            first, overlap = end - 2 * self._trust.max_age, min(overlap, self._trust.max_age)
         newest = self._boards_newest.get(signal.name, first)
-        return _Part(signal, max(first, min(newest, end) - self._overlap), end, is_newest=True)
+        return _Part(signal, max(first, min(newest, end) - overlap), end, is_newest=True)
 
     def _missing(self, horizon: datetime) -> Iterator[_Part]:
         """Of each signal the newest part that is missing of what must be there at once."""
@@ -278,15 +276,13 @@ class Sampler:
         if part.is_newest:
             self.history.forget_refused(part.signal)
         for signal, batch in _batches(readings):
-            keys, devices = self._devices_of(batch, signal, known)
+            keys, devices, rows = self._devices_of(batch, signal, known)
             seen.update(zip(keys, devices, strict=True))
-            rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
             if part.is_newest:
                 intake.series += len(batch.keys)
-                intake.unattributed += sum(each is None or not each.series.pod for each in devices)
+                intake.unattributed += [each.series.pod if each else "" for each in devices].count("")
             rows = np.repeat(rows, batch.counts)
             is_ours, is_late = rows >= 0, self._is_late(part, batch.at_s)
-            self._look_at_hosts(signal, devices, batch.counts, np.where(is_late, 0.0, batch.at_s))
             self.history.refuse(signal, rows[is_ours & is_late], batch.at_s[is_ours & is_late])
             is_ours &= ~is_late
             rows, at_s, values = rows[is_ours], batch.at_s[is_ours], batch.values[is_ours]
@@ -297,14 +293,6 @@ class Sampler:
         if part.is_newest:
             self._devices[name] = seen
         return datetime.fromtimestamp(newest_s, UTC) if newest_s else None
-
-    def _look_at_hosts(
-        self, signal: Signal, devices: Sequence[DeviceHistory | None], counts: Sequence[int], at_s: NDArray[np.float64]
-    ) -> None:
-        found, ends = self._hosts.setdefault(signal.name, {}), np.cumsum(counts).tolist()
-        for device, count, end in zip(devices, counts, ends, strict=True):
-            if device is not None and count and (newest_s := at_s.item(end - 1)) > found.get(device.series.node, 0.0):
-                found[device.series.node] = newest_s
 
     def _is_late(self, part: _Part, at_s: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Which samples are later than the read's end and than now, by more than clocks may differ."""
@@ -334,17 +322,23 @@ class Sampler:
 
     def _devices_of(
         self, batch: SeriesBatch, signal: Signal, known: Mapping[int, DeviceHistory | None]
-    ) -> tuple[list[int], list[DeviceHistory | None]]:
-        """The hashes of the keys, and whose the series are. Raises: SourceError where labels cannot be read."""
+    ) -> tuple[list[int], list[DeviceHistory | None], NDArray[np.intp]]:
+        """The hashes of the keys, whose the series are, and their rows, -1 without one.
+
+        Raises: SourceError where labels cannot be read.
+        """
         keys = [*map(hash, batch.keys)]
         devices = [*map(known.get, keys)]
-        for n, device in enumerate(devices):
-            if device is None and keys[n] not in known:
-                identity = self.identify(batch.labels_of(n))
-                devices[n] = None if identity is None else self.history.device(signal, identity)
-            elif device is not None and device.is_forgotten:
-                devices[n] = self.history.device(signal, device.series)
-        return keys, devices
+        rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
+        for n in np.flatnonzero(rows < 0).tolist():
+            device = devices[n]
+            if device is None and keys[n] in known:
+                continue
+            series = device.series if device else self.identify(batch.labels_of(n))
+            if series is not None:
+                devices[n] = device = self.history.device(signal, series)
+                rows[n] = device.row
+        return keys, devices, rows
 
     def identify(self, labels: Mapping[str, str]) -> GpuSeries | None:
         """The GPU that a series speaks of, and its pod, by the rules of the settings; None where it names no GPU."""

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from scaler.idleness.window import EARLIEST_SLOT, EMPTY, JITTER, NO_WINDOW, STEP
 Rows = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+_T = TypeVar("_T", np.float32, np.bool_)
 
 _FEWEST_ROWS = 64
 _NO_SAMPLE_YET = 255
@@ -160,7 +161,7 @@ class SampleColumns:
         """The newest slot of each row."""
         self.last_samples: Floats = np.zeros(0)
         """Unix seconds of the newest sample of each row, also of one that was refused as too late; -inf without one."""
-        self._newest: Floats = np.zeros(0)
+        self.newest: Floats = np.zeros(0)
         """The same without those that were refused."""
         self.has_reported = np.zeros(0, np.bool_)
         """Whether the signal ever reported for the row, blanks included."""
@@ -185,18 +186,18 @@ class SampleColumns:
         rings: tuple[NDArray[Any], ...] = self._peaks, self._earliest, self._latest
         for ring in rings:
             ring.resize((count, self._size), refcheck=False)
-        of_rows: tuple[NDArray[Any], ...] = self._heads, self.last_samples, self._newest
+        of_rows: tuple[NDArray[Any], ...] = self._heads, self.last_samples, self.newest
         for each in (*of_rows, self.has_reported, self.is_percent):
             each.resize(count, refcheck=False)
         self._empty(slice(before, None))
-        self._heads[before:], self.last_samples[before:], self._newest[before:] = EARLIEST_SLOT, -np.inf, -np.inf
+        self._heads[before:], self.last_samples[before:], self.newest[before:] = EARLIEST_SLOT, -np.inf, -np.inf
 
     def clear(self, rows: Rows) -> None:
         """Forget what these rows hold, so that others can have them."""
         self._forget_answers()
         self._empty(rows)
         self._heads[rows] = EARLIEST_SLOT
-        self.last_samples[rows] = self._newest[rows] = -np.inf
+        self.last_samples[rows] = self.newest[rows] = -np.inf
         self.has_reported[rows] = self.is_percent[rows] = False
 
     # -------------------------------------------------------------------------------------------------------- samples
@@ -219,7 +220,7 @@ class SampleColumns:
         np.maximum.at(self._peaks.reshape(-1), cells, ratios.astype(np.float32))
         np.minimum.at(self._earliest.reshape(-1), cells, places)
         np.maximum.at(self._latest.reshape(-1), cells, places)
-        np.maximum.at(self._newest, rows, at_s)
+        np.maximum.at(self.newest, rows, at_s)
         np.maximum.at(self.last_samples, rows, at_s)
 
     def refuse(self, rows: Rows, at_s: Floats) -> None:
@@ -229,24 +230,21 @@ class SampleColumns:
 
     def forget_refused(self) -> None:
         self._forget_answers()
-        np.copyto(self.last_samples, self._newest)
+        np.copyto(self.last_samples, self.newest)
 
     def _advance(self, rows: Rows, slots: Counts) -> None:
         """Move the heads of these rows up to these slots, and empty the slots that they pass."""
-        touched, places = np.unique(rows, return_inverse=True)
-        before = self._heads[touched]
-        heads = before.copy()
-        np.maximum.at(heads, places, slots)
-        passed = heads - before
-        self._empty(touched[passed >= self._size])
+        before = self._heads[rows]
+        np.maximum.at(self._heads, rows, slots)
+        passed = self._heads[rows] - before
+        self._empty(np.unique(rows[passed >= self._size]))
         moved = np.flatnonzero((passed > 0) & (passed < self._size))
         for step in range(1, int(passed[moved].max(initial=0)) + 1):
             moved = moved[passed[moved] >= step]
             columns = (before[moved] + step) % self._size
-            self._peaks[touched[moved], columns] = EMPTY
-            self._earliest[touched[moved], columns] = _NO_SAMPLE_YET
-            self._latest[touched[moved], columns] = 0
-        self._heads[touched] = heads
+            self._peaks[rows[moved], columns] = EMPTY
+            self._earliest[rows[moved], columns] = _NO_SAMPLE_YET
+            self._latest[rows[moved], columns] = 0
 
     def _empty(self, rows: Rows | slice) -> None:
         self._peaks[rows] = EMPTY
@@ -361,11 +359,11 @@ class SampleColumns:
 
     def last_active(self, above_ratio: float, rows: Rows | slice = slice(None)) -> Floats:
         """The end of each row's newest interval whose peak reached the floor, in Unix seconds; -inf without one."""
-        heads, peaks = self._heads[rows], self._peaks[rows]
+        heads, reached = self._heads[rows], self._peaks[rows] >= as_stored(above_ratio)
         ends = np.full(len(heads), -np.inf)
         for head in np.unique(heads):
             some = np.flatnonzero(heads == head)
-            is_active = self._in_order(peaks[some], head - self._size + 1, head) >= as_stored(above_ratio)
+            is_active = self._in_order(reached[some], head - self._size + 1, head)
             newest = is_active[:, ::-1].argmax(axis=1)
             was_active = is_active[np.arange(len(some)), self._size - 1 - newest]
             ends[some[was_active]] = (head - newest[was_active] + 1) * self._interval_s
@@ -373,15 +371,14 @@ class SampleColumns:
 
     def _between(self, rows: Rows | slice, first: int, last: int) -> NDArray[np.float32]:
         """The peaks of slots first..last of these rows, oldest first; slots that a row does not hold are empty."""
-        found = self._in_order(self._peaks[rows], first, last)
-        heads = self._heads[rows]
-        odd = np.flatnonzero((heads < last) | (heads - self._size >= first))
-        if len(odd):
-            slots, heads = np.arange(first, last + 1), heads[odd, None]
-            found[odd] = np.where((slots > heads - self._size) & (slots <= heads), found[odd], np.float32(EMPTY))
+        found, heads = self._in_order(self._peaks[rows], first, last), self._heads[rows]
+        too_new = range(max(first, heads.min(initial=last) + 1), last + 1)
+        too_old = range(first, min(last, heads.max(initial=first) - self._size) + 1)
+        for slot in (*too_new, *too_old):
+            found[(heads < slot) | (heads - self._size >= slot), slot - first] = EMPTY
         return found
 
-    def _in_order(self, peaks: NDArray[np.float32], first: int, last: int) -> NDArray[np.float32]:
+    def _in_order(self, peaks: NDArray[_T], first: int, last: int) -> NDArray[_T]:
         """A copy of the columns of slots first..last, oldest first."""
         begin, end = first % self._size, last % self._size + 1
         if last - first >= self._size:

@@ -103,8 +103,9 @@ class History:
         self._free_rows: list[int] = []
         self._is_mig = np.zeros(0, np.bool_)
         self._board = np.zeros(0, np.intp)
+        self._host = np.zeros(0, np.intp)
         self._is_holder = np.zeros(0, np.bool_)
-        """By row: whether it is of a MIG instance, its board, and whether its pod holds GPUs here."""
+        """By row: whether it is of a MIG instance, its board, its host's hash, and whether its pod holds GPUs here."""
         self.boards = Boards(slots=self.slots, interval=interval)
         self._shared: set[str] = set()
         """Boards with more than one row."""
@@ -163,6 +164,7 @@ class History:
             device = DeviceHistory(series, self._row(), self._columns)
             self._rows[device.row], self._is_mig[device.row] = device, gpu.is_mig
             self._board[device.row], self._is_holder[device.row] = self.boards.row(gpu.device), bool(series.pod)
+            self._host[device.row] = hash(series.node)
             if series.pod:
                 self._by_pod[pod] = (*self._by_pod.get(pod, ()), device)
             self._by_board[gpu.device] = (*board, device)
@@ -188,7 +190,7 @@ class History:
             self._is_mig, self._is_holder = (
                 np.append(x, np.zeros(more, np.bool_)) for x in (self._is_mig, self._is_holder)
             )
-            self._board = np.append(self._board, np.zeros(more, np.intp))
+            self._board, self._host = (np.append(x, np.zeros(more, np.intp)) for x in (self._board, self._host))
         return len(self._rows) - 1
 
     def devices_of(self, namespace: str, pod: str) -> Mapping[GpuId, DeviceHistory]:
@@ -223,6 +225,12 @@ class History:
                     found.setdefault(each.series.node, set()).add(each.pod)
             self._by_host = found
         return self._by_host.get(host, frozenset())
+
+    def newest_of_hosts(self, signal: Signal) -> Floats:
+        """When the newest sample of each row's host was taken, in Unix seconds; -inf without one. Shape: (rows,)."""
+        rows = slice(len(self._rows))
+        _, hosts = np.unique(self._host[rows], return_inverse=True)
+        return _latest(hosts, self._columns[signal.name].newest[rows])
 
     def mark_holders(self, holds_gpus: Callable[[PodKey], bool]) -> None:
         """Say which pods hold GPUs here. Of pods that are alone on their board nothing depends on that."""

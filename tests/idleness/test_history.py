@@ -1,5 +1,6 @@
+from dataclasses import replace
 from datetime import timedelta
-from math import nan
+from math import inf, nan
 
 import pytest
 from builders import GPU_UTIL, GR_ENGINE, INTERVAL, NOON, at, every, history, minutes, record, series
@@ -93,6 +94,17 @@ def test_what_fell_silent_is_forgotten_whole() -> None:
     assert made.others_of(GPU, ("demo", "a")) == []
     made.forget_before(at(600))
     assert len(made) == 0
+
+
+def test_the_newest_sample_of_a_host_is_that_of_any_of_its_gpus() -> None:
+    made = history()
+    record(made, series("GPU-0"), every(30, start=-600, end=-300))
+    record(made, series("GPU-1"), every(30, start=-600, end=-120))
+    record(made, replace(series("GPU-2"), node="node-b"), every(30, start=-600, end=-330))
+    record(made, replace(series("GPU-3"), node="node-b"), every(30, start=-600, end=0), signals=[GR_ENGINE])
+    assert [*made.newest_of_hosts(GPU_UTIL)] == [seconds(-120), seconds(-120), seconds(-330), seconds(-330)]
+    made.forget_before(at(-299))
+    assert [*made.newest_of_hosts(GPU_UTIL)] == [seconds(-120), seconds(-120), -inf, -inf]
 
 
 @pytest.mark.parametrize(
