@@ -28,7 +28,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -168,7 +167,7 @@ def _split(body: bytes | bytearray, part_bytes: int) -> tuple[bytes | bytearray,
 
 def _parts(body: bytes | bytearray, ends: Sequence[int]) -> Iterator[bytes]:
     for begin, end in pairwise(ends):
-        yield b"[" + body[begin : end - 1] + b"]"
+        yield b"".join((b"[", memoryview(body)[begin : end - 1], b"]"))
 
 
 def read_refusal(http_status: int, body: bytes | bytearray, *, thanos: bool = False) -> ReadError:
@@ -228,10 +227,12 @@ _NUMBER = re.compile(r"[0-9a-zA-Z.+-]+")
 
 def _columns(texts: Sequence[bytes]) -> _Columns | None:
     """The samples of all of these series at once; None where anything but numbers looks different from Prometheus'."""
-    counts = [0 if each == _NO_SAMPLES else each.count(b"],[") + 1 for each in texts]
-    text = b",".join([each for each in texts if each != _NO_SAMPLES])
-    if text.translate(None, _OF_NUMBERS) != b",".join([_shape(count) for count in counts if count]):
+    shapes = b"\n".join(texts).translate(None, _OF_NUMBERS).split(b"\n")
+    count_of = {each: _count(each) for each in {*shapes}}
+    if -1 in count_of.values():
         return None
+    counts = [count_of[each] for each in shapes]
+    text = b",".join([each for each in texts if each != _NO_SAMPLES])
     text = text.translate(None, b'[]"')
     try:  # JSON, which has no NaN, is read in half the time
         numbers = np.array([*map(float, text.split(b","))] if b"N" in text else _NUMBERS.decode(b"[%b]" % text))
@@ -240,10 +241,10 @@ def _columns(texts: Sequence[bytes]) -> _Columns | None:
     return (counts, numbers[::2], numbers[1::2]) if len(numbers) == 2 * sum(counts) else None
 
 
-@lru_cache(maxsize=1024)
-def _shape(count: int) -> bytes:
-    """So many samples without their digits."""
-    return b"[%b]" % b",".join([b'[,""]'] * count)
+def _count(shape: bytes) -> int:
+    """How many samples a series has, by its text without its digits; -1 where that is not Prometheus'."""
+    count = shape.count(b"[,")
+    return count if shape == b"[%b]" % b",".join([b'[,""]'] * count) else -1
 
 
 def _strictly(found: Sequence[_Series]) -> _Columns:
