@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from docs.settings_page import tables as settings
 from scaler.app.cli.main import app
+from scaler.decision.gates import GATES
 from scaler.decision.reasons import STATES, CandidateState
 from scaler.doctor.permissions import REQUIRED_RULES, RequiredRule
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
@@ -118,6 +119,12 @@ def labels() -> str:
     return "\n".join(["| label | values |", "|---|---|", *lines, ""])
 
 
+def gates() -> str:
+    """What is decided about a target: a row for each gate, in their order."""
+    rows = (f"| {each.when} | {each.answer} | {each.reasons} |" for each in GATES)
+    return "\n".join(["| the target | answer | reason |", "|---|---|---|", *rows, ""])
+
+
 def states() -> str:
     """The states of a workload between work and suspension: a table, and a picture of what follows what."""
     rows = [
@@ -180,6 +187,7 @@ def _parts(text: str, name: str) -> tuple[str, str, str]:
 PAGES = (
     MarkedPage(path=ROOT / "README.md", sections={"map": map_of_folders}),
     MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
+    MarkedPage(path=ROOT / "docs" / "concepts.md", sections={"gates": gates}),
     MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permission_table}),
     MarkedPage(path=ROOT / "docs" / "metrics.md", sections={"metrics": metrics, "labels": labels}),
     MarkedPage(path=ROOT / "docs" / "policies.md", sections={"states": states}),

@@ -12,7 +12,8 @@ from scaler_analysis.simulation.recordings.recorded import PodFacts, workloads_o
 from scaler_analysis.simulation.recordings.recording import Recording
 from scaler_analysis.simulation.replay import PolicyCase, ReplayConfig, replay, resolved
 
-from scaler.decision.decision import Answer, Inactive, decide
+from scaler.decision.decision import Answer, Inactive
+from scaler.decision.gates import decide
 from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit
 from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase, judge

@@ -20,8 +20,8 @@ OF_OTHERS = {
     "scaler/app/settings/load.py:_words": "pydantic's, which speaks of its types",
     "scaler/documents.py:unreadable": "msgspec's, which has the place at its end",
     "scaler/idleness/relabel.py:_compiled": "RE2's, which repeats the whole expression",
-    "scaler/keda/probe.py:_fault": "gRPC's, of a connection that failed",
-    "scaler/keda/probe.py:_connection_fault": "gRPC's, of a connection that failed",
+    "scaler/doctor/calls/probe.py:_fault": "gRPC's, of a connection that failed",
+    "scaler/doctor/calls/probe.py:_connection_fault": "gRPC's, of a connection that failed",
     "scaler/kube/access.py:_from_kubeconfig": "the Kubernetes client's, which has line breaks",
     "scaler/kube/api_requests.py:refusal": "the API server's, of what it does not serve or grant",
     "scaler/multikueue/hub/dispatch/preflight.py:judged": "the API server's, of a write that it refuses",
@@ -31,7 +31,7 @@ OF_OTHERS = {
 NO_TEXTS = {
     "scaler/app/cli/layout.py:_table": "the numbers of columns",
     "scaler/multikueue/hub/dispatch/plan.py:plan": "uids",
-    "scaler/reporting/doctor/scaled_objects.py:_needs_keda": "a mapping",
+    "scaler/doctor/scaled_objects.py:_needs_keda": "a mapping",
     "scaler/reporting/waiting_reasons.py:_with_quota": "a mapping",
 }
 TEXTS = re.compile(r"(.*_)?(message|error|words|why|problem|said|details?|sentence|explanation|cause|asked|note)")

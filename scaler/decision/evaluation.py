@@ -30,8 +30,9 @@ from scaler.decision.candidate import (
     suspended_at,
     waking_since,
 )
-from scaler.decision.decision import Decision, Quiet, decide, needs_verdict
+from scaler.decision.decision import Decision, Quiet
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
+from scaler.decision.gates import decide, needs_verdict
 from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, look_at
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.trigger_metadata import (

@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import inf
 from random import Random
@@ -33,6 +33,7 @@ from scaler.kube.discovery import Scale
 from scaler.samples.source import RawSeries, SignalReading, VectorSample
 from scaler.samples.wake_queries import WakeQuery
 from scaler.suspension.status import status_digest
+from scaler.targets.target_state import TargetState
 
 NAMES = [f"job-{number}" for number in range(6)]
 NAMESPACES = (NAMESPACE, "other")
@@ -300,7 +301,7 @@ def _shown(entry: EvaluatedScaledObject) -> Any:
         (
             trigger,
             each.answer,
-            each.target,
+            _words_alone(each.target),
             each.policy,
             each.verdict and (each.verdict.verdict, [_gpu(gpu) for gpu in each.verdict.gpus]),
             each.idle_since,
@@ -310,6 +311,12 @@ def _shown(entry: EvaluatedScaledObject) -> Any:
     ]
     pods = sorted(entry.pods, key=lambda each: each.name)
     return entry.target, decisions, entry.problems, entry.ignored, pods
+
+
+def _words_alone(target: TargetState) -> TargetState:
+    """With the words of what requests a wake-up in the place of the request, which is newer than what is recorded."""
+    request: Any = target.wake_request.words if target.wake_request is not None else ""
+    return replace(target, wake_request=request)
 
 
 def _gpu(gpu: GpuEvidence) -> Any:

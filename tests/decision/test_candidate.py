@@ -23,7 +23,8 @@ from scaler.decision.candidate import (
     return_of,
     suspended_at,
 )
-from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, decide
+from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet
+from scaler.decision.gates import decide
 from scaler.decision.reasons import STATES, CandidateState, DecisionReason
 from scaler.idleness.hours import parse_day_times
 from scaler.idleness.policy import EnforcementMode, Reclaim

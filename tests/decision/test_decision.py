@@ -20,17 +20,8 @@ from builders import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import (
-    Active,
-    Answer,
-    Decision,
-    Inactive,
-    Quiet,
-    decide,
-    hook_stage,
-    is_outdated,
-    needs_verdict,
-)
+from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, hook_stage, is_outdated
+from scaler.decision.gates import GATES, Case, decide, needs_verdict
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
@@ -450,6 +441,28 @@ def test_with_a_hook_nothing_shrinks_before_that_has_ended_well_or_its_policy_go
         assert ran.started_at >= made.idle_since
         goes_on = given_policy.before_suspend_on_failure is OnFailure.CONTINUE
         assert ran.outcome is DONE or (goes_on and ran.outcome in (FAILED, LATE))
+
+
+@given(target=standings, of=verdicts, given_policy=policies)
+def test_the_first_gate_that_has_an_answer_gives_it_and_says_so_in_the_docs(
+    target: TargetState, of: WorkloadVerdict | None, given_policy: Any
+) -> None:
+    made = decide(target, of, policy=given_policy, now=NOON)
+    case = Case(target, of, given_policy, NOON, made.idle_since)
+    gate = next(each for each in GATES if each.find(case) is not None)
+    assert gate.find(case) == made.answer
+    if isinstance(made.answer, Unknown):
+        assert gate.answer == "error"
+    else:
+        assert f"`{made.answer.reason}`" in gate.reasons.split(", ")
+        shown_as = {Active: "1", Inactive: "0"}[type(made.answer)]
+        assert gate.answer.strip("*") in (shown_as, "its current replica count")
+
+
+def test_every_reason_has_a_gate_and_only_what_is_idle_shrinks() -> None:
+    named = {each.strip("`") for gate in GATES for each in gate.reasons.split(", ")}
+    assert named >= {str(each) for each in DecisionReason}
+    assert [gate.reasons for gate in GATES if gate.answer == "**0**"] == ["`Reclaimed`", "`GPUsIdle`"]
 
 
 def test_with_a_hook_nothing_shrinks_while_it_is_not_known_since_when_it_is_quiet() -> None:

@@ -9,7 +9,8 @@ import pytest
 from builders import IDLE, NOON, policy, verdict
 from recordings import Moment, moments, one, recorded
 
-from scaler.decision.decision import Inactive, decide
+from scaler.decision.decision import Inactive
+from scaler.decision.gates import decide
 from scaler.suspension.transitions import SuspensionStep, next_step
 from scaler.targets.target_state import ObservedTarget, Phase, state_of
 

@@ -13,7 +13,8 @@ from loops_builders import Inhabitant, World, deployment, gang
 from msgspec import structs
 
 from scaler.decision.candidate import HistoryLine, next_line
-from scaler.decision.decision import Active, Decision, Inactive, decide
+from scaler.decision.decision import Active, Decision, Inactive
+from scaler.decision.gates import decide
 from scaler.idleness.policy import Overrides, Reclaim, resolve
 from scaler.suspension.status import warned_at as next_warning
 from scaler.targets.workloads import MARK_PREFIX, WARNED_AT, Mark, NotifyTargets, told_at

@@ -15,7 +15,7 @@ from msgspec import structs
 from scripted_metrics import Metrics, ScriptedSource, gpu
 
 from scaler.decision.candidate import HistoryLine, waking_since
-from scaler.decision.decision import decide
+from scaler.decision.gates import decide
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.kube.objects.core import Pod, PodSpec, PodStatus, decode
 from scaler.targets.target_state import Phase, TargetState, state_of, state_of_scale

@@ -19,8 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec import structs
 
 from scaler.decision.candidate import HistoryLine
-from scaler.decision.decision import Active, Decision, Inactive, Quiet, decide
+from scaler.decision.decision import Active, Decision, Inactive, Quiet
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.gates import decide
 from scaler.idleness.policy import Overrides, PerPeriod, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust

@@ -15,8 +15,9 @@ from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
 from suspension.replica import TARGET, Replica, replica
 from virtual_clock import VirtualClock, settle
 
-from scaler.decision.decision import Decision, decide
+from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.gates import decide
 from scaler.idleness.hooks import HookOutcome, HookRun, OnFailure
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.leader_api import LeaderApi

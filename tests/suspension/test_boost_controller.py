@@ -11,8 +11,9 @@ from builders import BUSY, IDLE, NOON, WorkloadJson, a_target, at, minutes, obse
 from small_cluster import NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
 from suspension.replica import Replica, replica
 
-from scaler.decision.decision import Decision, decide
+from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache
+from scaler.decision.gates import decide
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.verdict import Verdict

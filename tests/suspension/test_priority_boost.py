@@ -18,7 +18,8 @@ from builders import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Decision, decide
+from scaler.decision.decision import Active, Decision
+from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.policy import EnforcementMode, Reclaim
 from scaler.idleness.reasons import UnknownReason

@@ -24,8 +24,9 @@ from builders import (
 from small_cluster import NAMESPACE_NAME, PODS, SmallCluster, until
 from suspension.replica import TARGET, Replica
 
-from scaler.decision.decision import Decision, Inactive, decide
+from scaler.decision.decision import Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
+from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import KubeError
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from switched_kinds import inference_service, notebook
 
-from scaler.decision.decision import Active, Inactive, decide
+from scaler.decision.decision import Active, Inactive
+from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import JobRef

@@ -5,7 +5,8 @@ from builders import IDLE, LONG_AGO, NOON, at, gang, observed, pending_pod, pod,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Inactive, decide
+from scaler.decision.decision import Active, Inactive
+from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.reasons import UnknownReason

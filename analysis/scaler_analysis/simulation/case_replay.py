@@ -26,7 +26,8 @@ from math import inf
 
 import numpy as np
 
-from scaler.decision.decision import Decision, Quiet, decide, standing_warning
+from scaler.decision.decision import Decision, Quiet, standing_warning
+from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason, row_of
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge
