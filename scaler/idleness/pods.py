@@ -185,17 +185,20 @@ class _Judging:
         | the host …                                                         | the series is    |
         |--------------------------------------------------------------------|------------------|
         | is not named, or the pod's Node is not known                       | the pod's        |
-        | is the pod's Node, with or without its domain                      | the pod's        |
+        | is the pod's Node                                                  | the pod's        |
         | is another Node of this cluster                                    | another pod's    |
+        | is the pod's Node with or without its domain                       | the pod's        |
         | shows other pods, of which all that hold GPUs here run on one Node | as if it was that|
         | shows other pods, none of which holds GPUs here                    | another pod's    |
         | shows no other pod, or pods of several Nodes                       | in doubt         |
         """
         host, node = device.series.node, pod.node
-        if not host or not node or _is_same_host(host, node):
+        if not host or not node or host == node:
             return Place.HERE
         if self.places.is_node(host):
             return Place.ELSEWHERE
+        if _is_same_host(host, node):
+            return Place.HERE
         others = self.history.pods_of_host(host) - {device.pod}
         nodes = {found for each in others if (found := self.places.node_of(*each)) is not None}
         if len(nodes) > 1 or not others:
@@ -255,8 +258,8 @@ class Place(Enum):
 
 
 def _is_same_host(host: str, node: str) -> bool:
-    """Whether they are one name, or one is the other without its domain."""
-    return host == node or node.startswith(f"{host}.") or host.startswith(f"{node}.")
+    """Whether one is the other without its domain."""
+    return node.startswith(f"{host}.") or host.startswith(f"{node}.")
 
 
 def _unseen_until(pod: GpuPod, device: DeviceHistory, signals: Iterable[Signal], trust: Trust) -> float:

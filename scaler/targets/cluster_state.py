@@ -541,12 +541,17 @@ class ClusterState:
 
     def _whole(self, found: Iterable[Pod]) -> Iterable[Pod]:
         """With all other pods of the same controllers and of the jobs that they name: scale selectors may name only a
-        part of them, such as the leaders of a gang."""
+        part of them, such as the leaders of a gang. And with the pods that these own, which are deleted with them."""
         whole = {pod.metadata.key: pod for pod in found}
         controllers = {owner.uid for pod in whole.values() if (owner := pod.metadata.controller_owner)}
         jobs = {job for pod in whole.values() for job in jobs_named_by(pod)}
         for index, keys in (("owner", controllers), ("job", jobs)):
             whole |= {pod.metadata.key: pod for key in keys for pod in self.pods.by_index(index, key)}
+        owners = [*whole.values()]
+        while owners:
+            owned = {pod.metadata.key: pod for each in owners for pod in self.pods.by_index("owner", each.metadata.uid)}
+            owners = [pod for key, pod in owned.items() if key not in whole]
+            whole |= owned
         return whole.values()
 
     def _candidates(self, namespace: str, wanted: Selector) -> Sequence[Pod]:

@@ -6,6 +6,7 @@ nothing else, and all pods of a LeaderWorkerSet name it. Of any other kind the p
 
 Laws:
 
+* Every owner counts, whether it is said to be the controller or not: garbage collection does not ask for that either.
 * A pod of which it is not known whose it is may be the target's: until its owners are read, the target is not judged.
 * Owners are read from watches of their kinds, which begin when a pod with GPUs beside such a target names them. No pod
   costs a request.
@@ -91,29 +92,33 @@ class OwnedPods:
     def _above(self, pod: Pod, unread: dict[str, Unknown]) -> set[str]:
         """UIDs of all objects that own the pod, or own one of its owners, as far as they can be read."""
         namespace, name = pod.metadata.key
-        uids, owned = set[str](), pod.metadata
+        uids, level = set[str](), [pod.metadata]
         for _ in range(_LEVELS):
-            uids |= {each.uid for each in owned.owner_references}
-            controller = owned.controller_owner
-            if controller is None or (controller.api_version, controller.kind) == ("v1", "Node"):
+            above = {each.uid: each for owned in level for each in owned.owner_references if not _is_node(each)}
+            uids |= above.keys()
+            found = [self._owner(namespace, each) for each in above.values()]
+            level = [each for each in found if not isinstance(each, Unknown)]
+            if (doubt := next((each for each in found if isinstance(each, Unknown)), None)) is not None:
+                unread[name] = doubt
+            if not level:
                 return uids
-            owner = self._owner(namespace, controller)
-            if isinstance(owner, Unknown):
-                unread[name] = owner
-                return uids
-            owned = owner
         unread[name] = _unread(f"it has more than {_LEVELS} owners above each other")
         return uids
 
-    def _owner(self, namespace: str, controller: OwnerReference) -> ObjectMeta | Unknown:
+    def _owner(self, namespace: str, reference: OwnerReference) -> ObjectMeta | Unknown:
         """Of a pod without GPUs its own owners may not be kept."""
-        if (controller.api_version, controller.kind) != ("v1", "Pod"):
-            return self._scales.owner(namespace, controller)
-        found = self._cluster.pods.get(namespace, controller.name)
+        if (reference.api_version, reference.kind) != ("v1", "Pod"):
+            return self._scales.owner(namespace, reference)
+        found = self._cluster.pods.get(namespace, reference.name)
         is_kept = found is not None and (found.metadata.owner_references or self._cluster.gpus.of_pod(found.spec))
-        if found is None or found.metadata.uid != controller.uid or not is_kept:
-            return _unread(f"the owners of Pod {controller.name}, which owns it, are not known")
+        if found is None or found.metadata.uid != reference.uid or not is_kept:
+            return _unread(f"the owners of Pod {reference.name}, which owns it, are not known")
         return found.metadata
+
+
+def _is_node(reference: OwnerReference) -> bool:
+    """Whether it is that of a static pod."""
+    return (reference.api_version, reference.kind) == ("v1", "Node")
 
 
 def _unread(message: str) -> Unknown:

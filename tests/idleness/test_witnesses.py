@@ -26,7 +26,7 @@ class Places:
     """The cluster, by the Node of each pod that holds GPUs."""
 
     pods: Mapping[tuple[str, str], str] = field(default_factory=lambda: {("demo", "worker-0"): "node-a"})
-    nodes: Sequence[str] = ("node-a", "node-b")
+    nodes: Sequence[str] = ("node-a", "node-b", "node-a.b")
     shared: Sequence[str] = ()
 
     def node_of(self, namespace: str, pod: str) -> str | None:
@@ -94,6 +94,7 @@ def test_a_node_that_offers_its_gpus_more_than_once_has_no_lone_holder() -> None
         ("the pod's Node", "node-a", {}, "Idle"),
         ("the pod's Node with its domain", "node-a.example.internal", {}, "Idle"),
         ("another Node", "node-b", {}, "Unknown NoSamples"),
+        ("another Node, whose name begins like the pod's", "node-a.b", {}, "Unknown NoSamples"),
         ("another Node, which shows the pod's neighbour", "node-b", {("demo", "n"): "node-a"}, "Unknown NoSamples"),
         ("an exporter whose other pod runs on the pod's Node", "dcgm-x7k2", {("demo", "n"): "node-a"}, "Idle"),
         ("an exporter whose other pod runs elsewhere", "dcgm-x7k2", {("demo", "n"): "node-b"}, "Unknown NoSamples"),

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pytest
+from builders import WorkloadJson
 from hypothesis import given
 from hypothesis import strategies as st
 from loops_builders import NAMESPACE, MemoryCluster, pod
@@ -72,7 +73,9 @@ CHAINS: Mapping[str, Sequence[tuple[Kind, str]]] = {
 }
 
 
-def chain(objects: Objects, between: Sequence[tuple[Kind, str]], *, hidden: str = "") -> OwnerReference:
+def chain(
+    objects: Objects, between: Sequence[tuple[Kind, str]], *, hidden: str = "", controller: bool = True
+) -> OwnerReference:
     """The objects between a pod and the target, but the one that is `hidden`; the reference to the lowest."""
     above = TARGET
     for kind, name in reversed(between):
@@ -80,16 +83,20 @@ def chain(objects: Objects, between: Sequence[tuple[Kind, str]], *, hidden: str 
             objects.pod(name, above, gpus=0)
         elif name != hidden:
             objects.scales.put(kind, name, above)
-        above = reference(kind, name)
+        above = reference(kind, name, controller=controller)
     return above
 
 
+@pytest.mark.parametrize("controller", [True, False])
 @pytest.mark.parametrize("between", CHAINS)
-def test_a_pod_that_the_selector_does_not_name_is_the_targets_by_ownership_through(between: str) -> None:
-    objects = Objects()
+def test_a_pod_that_the_selector_does_not_name_is_the_targets_by_ownership_through(
+    between: str, controller: bool
+) -> None:
+    objects, other = Objects(), reference(STATEFUL_SET, "other")
     objects.pod("leader", labels={"role": "leader"})
-    objects.pod("worker", chain(objects, CHAINS[between]))
-    objects.pod("stranger", reference(STATEFUL_SET, "other"))
+    found = chain(objects, CHAINS[between], controller=controller)
+    objects.pod("worker", *([found] if controller else [other, found]))
+    objects.pod("stranger", other)
     objects.scales.put(STATEFUL_SET, "other")
     assert objects.found() == ["leader", "worker"]
 
@@ -117,6 +124,20 @@ def test_of_kinds_whose_labels_say_all_no_owner_is_read(kind: Kind) -> None:
     objects.pod("stranger", reference(CUSTOM, "nobody-knows"))
     assert objects.found() == ["leader"]
     assert objects.scales.asked == []
+
+
+@pytest.mark.parametrize("kind", [DEPLOYMENT, STATEFUL_SET, LWS, CUSTOM])
+def test_the_pods_that_a_targets_pods_own_are_the_targets(kind: Kind) -> None:
+    """A driver's executors are deleted with it, and work while it waits for them."""
+    objects = Objects(kind)
+    objects.pod("driver", labels={"role": "leader"}, workload="wl")
+    objects.pod("executor", reference(POD, "driver"))
+    objects.pod("helper", reference(POD, "executor", controller=False))
+    objects.pod("stranger", reference(POD, "other"))
+    objects.pod("other")
+    assert objects.found() == ["driver", "executor", "helper"]
+    workload = WorkloadJson("wl").decoded()
+    assert names(objects.cluster.read().pods_of_workload(workload)) == ["driver", "executor", "helper"]
 
 
 def test_a_target_at_0_is_not_in_doubt_because_of_other_pods() -> None:

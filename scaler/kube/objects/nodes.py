@@ -84,18 +84,20 @@ class ProvisioningRequest(Struct, frozen=True):
     status: ProvisioningRequestStatus = ProvisioningRequestStatus()
 
 
-_REPLICAS = {False: "nvidia.com/gpu.replicas", True: "nvidia.com/mig-"}
+_GKE_SHARED = "cloud.google.com/gke-max-shared-clients-per-gpu"
 
 
 def offers_shared(node: Node, *, is_mig: bool) -> bool:
     """Whether it offers whole GPUs, or MIG instances, more than once.
 
-    Source: NVIDIA gpu-feature-discovery, labels `nvidia.com/<resource>.replicas`.
+    Source: NVIDIA gpu-feature-discovery, labels `nvidia.com/<resource>.replicas`, where MIG instances are `gpu` by the
+    strategy `single`; GKE's documentation of time-sharing and MPS.
     """
-    values = (
-        x for key, x in node.metadata.labels.items() if key.startswith(_REPLICAS[is_mig]) and key.endswith(".replicas")
-    )
-    return any(each.isdecimal() and int(each) > 1 for each in values)
+    labels = node.metadata.labels
+    is_own_resource = is_mig and labels.get("nvidia.com/mig.strategy") != "single"
+    resource = "nvidia.com/mig-" if is_own_resource else "nvidia.com/gpu."
+    values = (x for key, x in labels.items() if key.startswith(resource) and key.endswith(".replicas"))
+    return any(each.isdecimal() and int(each) > 1 for each in (*values, labels.get(_GKE_SHARED, "")))
 
 
 def labels(node: Node) -> dict[str, str]:
