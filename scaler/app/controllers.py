@@ -9,7 +9,7 @@ import asyncio
 import math
 import os
 import socket
-from typing import TypeAlias
+from typing import Protocol
 
 from scaler.admission.checks import AdmissionChecks
 from scaler.admission.controller import AdmissionCheckController
@@ -28,13 +28,11 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.multikueue import ClusterOffer
 from scaler.multikueue.hub.dispatch.controller import Dispatcher
 from scaler.multikueue.hub.judged import judged_workloads
-from scaler.multikueue.worker.offer_controller import OfferController
 from scaler.reclaim.controller import ReclaimController
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlanner
 from scaler.reclaim.writer import PlanWriter
 from scaler.reporting.metric_declarations import set_series
-from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.boost_controller import PriorityBoostController
 from scaler.suspension.controller import SuspensionController
 from scaler.suspension.keep_record import SUFFIX
@@ -42,17 +40,18 @@ from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.suspension.suspend_at import SuspendAtController
 from scaler.targets.scale_subresources import spec_or_annotations_changed
 
-Controller: TypeAlias = (
-    AttachmentController
-    | SuspensionController
-    | ReclaimController
-    | WakeController
-    | PriorityBoostController
-    | AdmissionCheckController
-    | BeforeSuspendController
-    | SuspendAtController
-    | OfferController
-)
+
+class Controller(Protocol):
+    """What the holder of the Lease runs."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def run(self) -> None:
+        """Repeats its tick until it is cancelled."""
+
+    def wake(self) -> None:
+        """There is something new: the next tick is due at once."""
 
 
 _LEADERLESS_SECONDS = 120.0

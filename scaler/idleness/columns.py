@@ -310,7 +310,7 @@ class SampleColumns:
         self._last_active.clear()
 
     def _ring(self, row: int) -> Ring:
-        return Ring.holding(
+        return Ring(
             self._peaks[row].tobytes(),
             self._earliest[row].tobytes(),
             self._latest[row].tobytes(),

@@ -16,7 +16,6 @@ last two lie 75 s = 2.5 intervals, so one whole interval is missing; covered 3 o
 """
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -61,65 +60,21 @@ class Ring:
 
     __slots__ = ("_earliest", "_head", "_interval_s", "_latest", "_values", "last_sample_s")
 
-    def __init__(self, *, slots: int, interval: timedelta) -> None:
+    def __init__(
+        self, values: bytes, earliest: bytes, latest: bytes, *, head: int, last_sample_s: float, interval: timedelta
+    ) -> None:
+        """`values` are 32-bit floats, of slots of which `head` is the newest."""
         self._interval_s = interval.total_seconds()
-        self._values = array("f", [EMPTY]) * slots
-        self._earliest = bytearray(slots)
-        self._latest = bytearray(slots)
-        self._head = EARLIEST_SLOT
-        self.last_sample_s = float("-inf")
+        self._values = array("f")
+        self._values.frombytes(values)
+        self._earliest, self._latest = earliest, latest
+        self._head = head
+        self.last_sample_s = last_sample_s
         """Unix time of the newest sample, -inf where there is none."""
-
-    @classmethod
-    def holding(
-        cls, values: bytes, earliest: bytes, latest: bytes, *, head: int, last_sample_s: float, interval: timedelta
-    ) -> "Ring":
-        """A ring with these slots, whose newest one is `head`. `values` are 32-bit floats."""
-        ring = cls(slots=0, interval=interval)
-        ring._values.frombytes(values)
-        ring._earliest, ring._latest = bytearray(earliest), bytearray(latest)
-        ring._head, ring.last_sample_s = head, last_sample_s
-        return ring
 
     @property
     def last_sample_at(self) -> datetime | None:
         return None if self._head == EARLIEST_SLOT else datetime.fromtimestamp(self.last_sample_s, UTC)
-
-    def extend(self, samples: Iterable[tuple[float, float]]) -> None:
-        """Record samples. The order of arrival does not matter; a sample older than the ring is dropped.
-
-        Written for speed: a first read of 10,000 GPUs brings more than a million samples.
-
-        Units: (Unix seconds, ratio 0..1).
-        """
-        interval_s, size = self._interval_s, len(self._values)
-        for at_s, ratio in samples:
-            position = at_s / interval_s
-            slot = int(position // 1)
-            if slot > self._head:
-                self._advance_to(slot)
-            elif slot <= self._head - size:
-                continue
-            index, place = slot % size, int((position - slot) * STEPS)
-            known = self._values[index]
-            if known == EMPTY:
-                self._earliest[index] = self._latest[index] = place
-            elif place < self._earliest[index]:
-                self._earliest[index] = place
-            elif place > self._latest[index]:
-                self._latest[index] = place
-            if ratio > known:
-                self._values[index] = ratio
-            self.last_sample_s = max(self.last_sample_s, at_s)
-
-    def _advance_to(self, slot: int) -> None:
-        size = len(self._values)
-        if slot - self._head >= size:
-            self._values = array("f", [EMPTY]) * size
-        else:
-            for passed in range(self._head + 1, slot + 1):
-                self._values[passed % size] = EMPTY
-        self._head = slot
 
     def window(self, end: datetime, length: timedelta) -> Window:
         """The window that reaches from `end - length`, rounded down to a slot, to `end`.

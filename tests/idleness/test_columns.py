@@ -7,11 +7,11 @@ import numpy as np
 from builders import INTERVAL, NOON, TRUST, at, minutes
 from hypothesis import given
 from hypothesis import strategies as st
+from idleness.written_ring import WrittenRing
 
 from scaler.idleness.columns import SampleColumns
 from scaler.idleness.policy import Policy
 from scaler.idleness.verdict import Busy, Idle, gpu_verdict
-from scaler.idleness.window import Ring
 
 SLOTS = 8
 ROWS = 3
@@ -33,7 +33,7 @@ anywhere = st.lists(st.tuples(st.integers(0, ROWS - 1), st.floats(-600, 600), ra
 batches = st.lists(st.one_of(steady, anywhere), max_size=6)
 
 
-def extend(columns: SampleColumns, rings: Sequence[Ring], samples: Sequence[Sample]) -> None:
+def extend(columns: SampleColumns, rings: Sequence[WrittenRing], samples: Sequence[Sample]) -> None:
     """The same samples for both."""
     columns.extend(
         np.array([row for row, _, _ in samples], np.intp),
@@ -44,10 +44,10 @@ def extend(columns: SampleColumns, rings: Sequence[Ring], samples: Sequence[Samp
         rings[row].extend([(NOON.timestamp() + offset_s, ratio)])
 
 
-def both() -> tuple[SampleColumns, list[Ring]]:
+def both() -> tuple[SampleColumns, list[WrittenRing]]:
     columns = SampleColumns(slots=SLOTS, interval=INTERVAL)
     columns.resize(ROWS)
-    return columns, [Ring(slots=SLOTS, interval=INTERVAL) for _ in range(ROWS)]
+    return columns, [WrittenRing(slots=SLOTS, interval=INTERVAL) for _ in range(ROWS)]
 
 
 @given(
@@ -108,7 +108,7 @@ def test_a_row_that_was_cleared_is_as_new_and_others_stay_as_they_were(
     for samples in before:
         extend(columns, rings, samples)
     columns.clear(np.array([1]))
-    rings[1] = Ring(slots=SLOTS, interval=INTERVAL)
+    rings[1] = WrittenRing(slots=SLOTS, interval=INTERVAL)
     for samples in after:
         extend(columns, rings, samples)
     shown = columns.windows(at(300), minutes(3))
@@ -122,4 +122,4 @@ def test_rows_are_added_without_touching_those_that_there_are() -> None:
     shown = columns.windows(at(60), minutes(1))
     assert len(columns) >= 1000
     assert [shown.row(row) for row in range(ROWS)] == [ring.window(at(60), minutes(1)) for ring in rings]
-    assert shown.row(999) == Ring(slots=SLOTS, interval=INTERVAL).window(at(60), minutes(1))
+    assert shown.row(999) == WrittenRing(slots=SLOTS, interval=INTERVAL).window(at(60), minutes(1))

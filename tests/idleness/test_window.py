@@ -4,21 +4,22 @@ import pytest
 from builders import INTERVAL, NOON, at, minutes
 from hypothesis import given
 from hypothesis import strategies as st
+from idleness.written_ring import WrittenRing
 
-from scaler.idleness.window import Ring, Window, as_stored
+from scaler.idleness.window import Window, as_stored
 
 INTERVAL_S = INTERVAL.total_seconds()
 
 
-def ring(*offsets_s: float, slots: int = 62, interval: timedelta = INTERVAL, ratio: float = 0.0) -> Ring:
+def ring(*offsets_s: float, slots: int = 62, interval: timedelta = INTERVAL, ratio: float = 0.0) -> WrittenRing:
     """A ring with quiet samples at these seconds after noon."""
-    made = Ring(slots=slots, interval=interval)
+    made = WrittenRing(slots=slots, interval=interval)
     for offset_s in offsets_s:
         add(made, offset_s, ratio)
     return made
 
 
-def add(to: Ring, offset_s: float, ratio: float) -> None:
+def add(to: WrittenRing, offset_s: float, ratio: float) -> None:
     to.extend([(NOON.timestamp() + offset_s, ratio)])
 
 
@@ -172,7 +173,7 @@ spans = st.integers(min_value=1, max_value=20)
 @given(taken=samples, slots=spans, data=st.data())
 def test_the_order_of_arrival_is_irrelevant(taken: list[tuple[float, float]], slots: int, data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(taken))
-    one, other = Ring(slots=slots, interval=INTERVAL), Ring(slots=slots, interval=INTERVAL)
+    one, other = WrittenRing(slots=slots, interval=INTERVAL), WrittenRing(slots=slots, interval=INTERVAL)
     for offset_s, ratio in taken:
         add(one, offset_s, ratio)
     for offset_s, ratio in shuffled:

@@ -8,7 +8,7 @@
 | energy                                         | DCGM's counter, or the power that it samples, minute by minute |
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from enum import Enum
 from typing import NamedTuple
 
@@ -27,8 +27,6 @@ from scaler_analysis.report.periods import Period
 
 LabelValues = tuple[str, ...]
 """In the order of the measure's labels."""
-Facts = Mapping["Measure", Mapping[LabelValues, float]]
-"""What is known of one period."""
 
 FROM, CURRENCY, REASON, LE = "from_namespace", "currency", "reason", "le"
 WORKLOAD = (NAMESPACE, QUEUE, "kind", "name")

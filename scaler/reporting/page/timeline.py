@@ -18,7 +18,6 @@ from scaler.decision.reasons import CandidateState
 from scaler.reporting.page.axes import TimeAxis
 from scaler.reporting.page.signal_history import SignalBin, SignalTrack
 
-STATES_TOP, STATES_HEIGHT = 4, 30
 _MARKS_TOP, _MARK_HEIGHT, _MARK_ROWS = 44, 24, 3
 _MARK_WIDTH = 3.0
 """Percent of the width that a mark takes; nearer ones are below each other."""

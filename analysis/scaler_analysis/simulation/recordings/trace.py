@@ -113,7 +113,6 @@ class _Taking:
         self._signals = {each.name: each for each in signals}
         self._positions: dict[tuple[str, ...], int] = {}
         """Of each series, by what identifies it in the file; -1 where its signal is not known."""
-        self._signal_of = list[str]()
         self._first_s = nan
         self.reading = TraceReading()
 
