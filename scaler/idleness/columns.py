@@ -60,10 +60,10 @@ class WindowColumns:
             found = self._answers[above_ratio] = self.peaks >= as_stored(above_ratio)
         return bool(found[row])
 
-    def is_fraction(self, row: int) -> bool:
-        found = self._answers.get("fraction")
+    def is_fraction(self, row: int, *, or_one: bool) -> bool:
+        found = self._answers.get(("fraction", or_one))
         if found is None:
-            found = self._answers["fraction"] = are_fractions(self.peaks)
+            found = self._answers["fraction", or_one] = are_fractions(self.peaks, or_one=or_one)
         return bool(found[row])
 
     def is_trusted(self, row: int, trust: Trust, end: datetime) -> bool:
@@ -97,9 +97,9 @@ class WindowColumns:
         )
 
 
-def are_fractions(peaks: NDArray[np.float32] | np.float32) -> NDArray[np.bool_]:
-    """Which peaks are more than nothing and less than 1 %."""
-    return np.asarray((peaks > 0) & (peaks < as_stored(0.01)))
+def are_fractions(peaks: NDArray[np.float32] | np.float32, *, or_one: NDArray[np.bool_] | bool) -> NDArray[np.bool_]:
+    """Which peaks are more than nothing and less than 1 %, or that where it counts."""
+    return np.asarray((peaks > 0) & ((peaks < as_stored(0.01)) | (or_one & (peaks == as_stored(0.01)))))
 
 
 def as_microseconds(at_s: Floats | float) -> Floats:
@@ -121,12 +121,12 @@ class DeviceWindows(Mapping[str, Window]):
         found = self._found[signal]
         return found if isinstance(found, Window) else found.row(self._row)
 
-    def is_fraction(self, signal: str) -> bool:
-        """Whether the signal's peak is more than nothing and less than 1 %."""
+    def is_fraction(self, signal: str, *, or_one: bool) -> bool:
+        """Whether the signal's peak is more than nothing and less than 1 %, or that where it counts."""
         found = self._found[signal]
         if isinstance(found, WindowColumns):
-            return found.is_fraction(self._row)
-        return bool(are_fractions(np.float32(found.peak_ratio or 0.0)))
+            return found.is_fraction(self._row, or_one=or_one)
+        return bool(are_fractions(np.float32(found.peak_ratio or 0.0), or_one=or_one))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._found)

@@ -262,6 +262,9 @@ class History:
         is_active, is_quiet, is_doubted, is_misread = (np.zeros(len(rows), np.bool_) for _ in range(4))
         newest = np.full(len(rows), -np.inf)
         oldest, last_active = -newest, newest.copy()
+        is_percent = np.logical_and.reduce(
+            [self._columns[x.name].is_percent[rows] | (self._is_mig[rows] & x.absent_on_mig) for x in self.signals]
+        )
         for signal in self.signals:
             columns = self._columns[signal.name]
             windows = columns.windows(end, length, rows)
@@ -270,7 +273,7 @@ class History:
             is_active |= active & is_expected
             is_quiet |= ~active & trusted & is_expected
             is_doubted |= ~active & ~trusted & is_expected
-            is_misread |= are_fractions(windows.peaks) & columns.is_percent[rows] & is_expected
+            is_misread |= are_fractions(windows.peaks, or_one=is_percent) & columns.is_percent[rows] & is_expected
             newest = np.maximum(newest, windows.last_samples)
             oldest = np.where(is_expected, np.minimum(oldest, windows.last_samples), oldest)
             last_active = np.maximum(last_active, columns.last_active(above_ratio, rows))

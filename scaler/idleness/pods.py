@@ -278,14 +278,17 @@ def _verdict(windows: DeviceWindows, *, policy: Policy, trust: Trust, end: datet
     return gpu_verdict(windows, policy=policy, trust=trust, end=end)
 
 
-def _misread(device: DeviceHistory, windows: DeviceWindows, signals: Iterable[Signal]) -> Unknown | None:
+def _misread(device: DeviceHistory, windows: DeviceWindows, signals: Sequence[Signal]) -> Unknown | None:
     """Of a metric in percent whose highest sample is a fraction below 1: as a ratio it would be work.
+
+    1 itself is doubted where all signals are in percent; any other would show that work, too.
 
     Exporters that measure percent give whole numbers. Source: `nvmlUtilization_t` of NVML, `gpu_gfx_activity` of AMD;
     XPU Manager calls `xpum_engine_ratio` a percentage, and gives 0..1.
     """
-    for name in (each.name for each in signals if device.is_percent(each.name)):
-        if windows.is_fraction(name):
+    percent = [each.name for each in signals if device.is_percent(each.name)]
+    for name in percent:
+        if windows.is_fraction(name, or_one=len(percent) == len(signals)):
             peak = 100 * (windows[name].peak_ratio or 0.0)
             message = f"the highest sample of {name} is {peak:.3g}: as a percentage it is nothing, as a ratio work"
             return Unknown(reason=UnknownReason.SIGNALS_DISAGREE, message=f"{message}; see its unit in the settings")

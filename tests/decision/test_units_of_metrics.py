@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
 from typing import Any
@@ -88,6 +89,27 @@ async def test_each_metric_is_judged_as_in_a_signal_of_its_unit_alone() -> None:
 async def test_of_one_gpu_that_both_metrics_show_the_busier_one_counts(old: float, new: float, expected: str) -> None:
     found = await judged(MIXED, of("old_util", old, "worker"), of("new_util", new, "worker"))
     assert found == {"worker": expected}
+
+
+@pytest.mark.parametrize("above", [0.01, 0.05, 0.5])
+@pytest.mark.parametrize("value", [0.004, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("beside", [None, "percent", "ratio"])
+async def test_a_ratio_that_is_declared_as_percent_is_never_proof(
+    above: float, value: float, beside: str | None
+) -> None:
+    """Whatever counts as active, and full load too: 1 is 1 % only where a signal in another unit is quiet as well."""
+    used = [signal(util="percent"), *([] if beside is None else [replace(signal(other=beside), name="other")])]
+    series = [of(each.metrics[0], 0.0 if n else value, "worker") for n, each in enumerate(used)]
+    source = ScriptedSource(metrics=Metrics(series=series), clock=lambda: NOON)
+    sampler = Sampler(source, signals=used, rules=DEFAULT_RULES, trust=TRUST, overlap=timedelta(0), clock=lambda: NOON)
+    await sampler.refresh(end=NOON, span=SPAN)
+    asked = {"trust": TRUST, "end": NOON}
+    found = judge([pod("worker")], sampler.history, policy=policy(active_above_ratio=above), **asked).verdict
+    is_whole = value == 1 and beside == "ratio" and above > 0.01
+    assert isinstance(found, Idle) is is_whole
+    rows = [*sampler.history.rows_of("demo", "worker")]
+    shown = sampler.history.shown(rows, above_ratio=above, length=minutes(30), **asked)
+    assert bool(shown[0, 0] == 0) is is_whole, "what is compared from tick to tick says the same"
 
 
 async def test_a_remembered_decision_is_made_anew_by_the_unit_of_the_metric() -> None:
