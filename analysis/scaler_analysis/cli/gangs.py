@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.layout import count, in_hours, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, show, table_or_list, terminal
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
@@ -79,8 +79,7 @@ def run_gangs(
         answer = {**facts, "policies": [as_json(each, price) for each in reports]}
         print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
     else:
-        console = terminal()
-        console.print(render(facts, reports, console.width, price=price, currency=settings.metrics.currency))
+        show(lambda width: render(facts, reports, width, price=price, currency=settings.metrics.currency))
     return 0
 
 

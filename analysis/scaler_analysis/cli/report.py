@@ -15,7 +15,7 @@ from typing import Any
 from rich.progress import Progress
 
 from scaler.app.cli.client import check_outputs, parse_time, write_output
-from scaler.app.cli.layout import terminal
+from scaler.app.cli.layout import show, terminal
 from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.load import load
 from scaler.app.settings.model import PrometheusSettings
@@ -114,10 +114,7 @@ def _print(report: UsageReport, matchers: Mapping[str, str], outputs: ReportOutp
     elif outputs.as_csv:
         print(as_csv(report), end="")  # noqa: T201
     else:
-        console = terminal()
-        with console.capture() as printed:
-            console.print(render(report, matchers, console.width))
-        print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
+        show(lambda width: render(report, matchers, width))
 
 
 # ---------------------------------------------------------------------------------------------------------------- files

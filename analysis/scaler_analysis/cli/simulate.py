@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from scaler.app.cli.client import check_outputs, write_output
-from scaler.app.cli.layout import count, in_hours, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, show, table_or_list, terminal
 from scaler.app.cli.policy import policies_in
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
@@ -265,10 +265,7 @@ def _show(answer: Json, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
         return
-    console = terminal()
-    with console.capture() as printed:
-        console.print(render(answer, console.width))
-    print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
+    show(lambda width: render(answer, width))
 
 
 _HEADINGS = ("", "GPU-HOURS FREED", "SHARE", "SUSPENSIONS", "BACK IN 15m", "BACK IN 1h", "INTERRUPTED", "UNKNOWN")

@@ -15,7 +15,7 @@ import aiohttp
 from rich.console import RenderableType
 
 from scaler.app.cli.forward import forwarded
-from scaler.app.cli.layout import terminal
+from scaler.app.cli.layout import show
 from scaler.app.settings.load import load
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.reporting import logs
@@ -126,11 +126,7 @@ class ScalerClient:
         if self.as_json:
             print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
             return
-        console = terminal()
-        with console.capture() as printed:
-            console.print(render(answer, console.width))
-        # Tables pad their lines with spaces, which would be copied along.
-        print("\n".join(line.rstrip() for line in printed.get().rstrip().splitlines()))  # noqa: T201
+        show(lambda width: render(answer, width))
 
 
 def _why(error: Exception) -> str:

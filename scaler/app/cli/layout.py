@@ -7,7 +7,7 @@ hold any character, and a terminal obeys some of them: `a\x1b[2Kb` is shown as `
 import os
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -129,9 +129,20 @@ def terminal(*, is_error: bool = False) -> Console:
     return _SanitizingConsole(markup=False, emoji=False, highlight=False, width=width, stderr=is_error)
 
 
+def show(render: Callable[[int], RenderableType]) -> None:
+    """Print what is rendered for a width."""
+    console = terminal()
+    print(_text(console, render(console.width)))  # noqa: T201 (the program's output)
+
+
 def plain_text(renderable: RenderableType, width: int) -> str:
     """As a terminal of that width would show it, without colours."""
     console = _SanitizingConsole(markup=False, emoji=False, highlight=False, width=width, color_system=None)
+    return _text(console, renderable)
+
+
+def _text(console: Console, renderable: RenderableType) -> str:
+    """What the console would print. Tables pad their lines with spaces, which would be copied along."""
     with console.capture() as printed:
         console.print(renderable)
     return "\n".join(line.rstrip() for line in printed.get().rstrip().splitlines())
