@@ -44,7 +44,6 @@ from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.targets.scale_subresources import scalable_workload_ref
 
 WORKS = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
@@ -105,7 +104,7 @@ class PageSite:
             fleet=FleetHistoryReader(self.memory, prometheus),
             signals=SignalHistoryReader(self.sampler, self.pods, of_pods),
             pending=PendingReader(queries=self.quota.queries),
-            report=PageReports(source=reports, own=OwnMetrics()) if is_report_installed else None,
+            report=PageReports(source=reports, matchers={}) if is_report_installed else None,
             unready=lambda: self.missing,
             access=access,
             interval=timedelta(seconds=15),

@@ -61,7 +61,6 @@ from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames
 from scaler.reporting.usage.fleet_collector import FleetCollector
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import GpuUsageReader
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.reporting.usage.suspensions import SuspensionWatch
 from scaler.reporting.views.query_service import QueryService
 from scaler.requests.link_pages import LinkPages
@@ -244,15 +243,15 @@ class Wiring:
         prometheus = self.source if isinstance(self.source, PrometheusSource) else None
         of_pods = prometheus if self._settings.relabel is None else None
         access = self._settings.page.access()
-        own = OwnMetrics(matchers=self._settings.prometheus.matchers)
+        matchers = self._settings.prometheus.matchers
         return WebPage(
             decisions=self.decision_cache,
             cluster=self.cluster,
             policies=self.idle_policies,
-            fleet=FleetHistoryReader(self._seen_usage, prometheus, own),
+            fleet=FleetHistoryReader(self._seen_usage, prometheus, matchers=matchers),
             signals=SignalHistoryReader(self.evaluator.sampler, self.seen_pods, of_pods),
             pending=PendingReader(queries=queries),
-            report=installed_report(prometheus, own),
+            report=installed_report(prometheus, matchers),
             access=PageAccess(access, self.transport, self._namespaces_shown) if access is not None else None,
             unready=unready,
             interval=self._settings.evaluation.interval,

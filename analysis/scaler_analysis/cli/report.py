@@ -23,7 +23,6 @@ from scaler.errors import ConfigurationError, ScalerError
 from scaler.idleness.durations import parse_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.prometheus import PrometheusSource
 from scaler_analysis.cli.report_message import message_of, sender_to
 from scaler_analysis.cli.report_text import render
@@ -32,6 +31,7 @@ from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.focus import focus_charges
 from scaler_analysis.report.formats import as_csv, as_json
 from scaler_analysis.report.grouping import GroupBy
+from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import Period, range_until
 from scaler_analysis.report.reader import ReportReader
 from scaler_analysis.report.summary import UsageReport, summarized
@@ -99,7 +99,7 @@ async def _read(
                 whole, now=now, read=lambda done, of: progress.update(task, completed=done, total=of)
             )
         if with_chart:
-            samples = await read_fleet(source, own, end=whole.end, span=whole.length, step=chart_step(whole))
+            samples = await read_fleet(source, own.matchers, end=whole.end, span=whole.length, step=chart_step(whole))
     finally:
         await source.close()
     return facts, samples

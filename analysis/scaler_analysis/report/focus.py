@@ -17,11 +17,11 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from scaler.reporting.usage.own_metrics import MODEL
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.formats import csv_of, utc
 from scaler_analysis.report.measures import CURRENCY, LabelValues, Measure
+from scaler_analysis.report.own_metrics import MODEL
 from scaler_analysis.report.periods import Period
 
 COLUMNS = (

@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection
 from enum import Enum
 from typing import NamedTuple
 
-from scaler.reporting.usage.own_metrics import (
+from scaler.samples.promql import range_duration
+from scaler_analysis.report.own_metrics import (
     GPU_SECONDS,
     MODEL,
     NAMESPACE,
@@ -22,7 +23,6 @@ from scaler.reporting.usage.own_metrics import (
     OwnCounter,
     OwnMetrics,
 )
-from scaler.samples.promql import range_duration
 from scaler_analysis.report.periods import Period
 
 LabelValues = tuple[str, ...]

@@ -22,10 +22,10 @@ from scaler.errors import QueryError, SourceError
 from scaler.idleness.durations import format_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler_analysis.document import TEMPLATES
 from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.grouping import GroupBy
+from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import DAY, Period
 from scaler_analysis.report.reader import ReportReader, ReportSource
 from scaler_analysis.report.summary import summarized
@@ -77,7 +77,8 @@ class _Reading:
 @dataclass(kw_only=True)
 class PageReports:
     source: ReportSource | None
-    own: OwnMetrics
+    matchers: Mapping[str, str]
+    """Of the scaler's own metrics there."""
     templates: ClassVar[Path] = TEMPLATES
     clock: Clock = SYSTEM_CLOCK
     patience_s: float = 3.0
@@ -138,7 +139,7 @@ class PageReports:
 
         def made() -> ReportView:
             report = summarized(facts, whole, choice.by, namespaces=namespaces, about=choice.namespace)
-            matchers = self.own.matchers if namespaces is None else {}
+            matchers = self.matchers if namespaces is None else {}
             return view_of(report, matchers, samples or (), most_rows=_MOST_ROWS)
 
         view = await asyncio.to_thread(made)
@@ -160,7 +161,7 @@ class PageReports:
 
     async def _read(self, source: ReportSource, whole: Period) -> Sequence[PeriodFacts] | None:
         """None where Prometheus does not answer."""
-        self._reader = self._reader or ReportReader(source, self.own, at_once=1)
+        self._reader = self._reader or ReportReader(source, OwnMetrics(matchers=self.matchers), at_once=1)
 
         def read(done: int, of: int) -> None:
             reading = self._readings[whole.length]
@@ -180,7 +181,12 @@ class PageReports:
         try:
             async with asyncio.timeout(self.patience_s):
                 return await read_fleet(
-                    source, self.own, end=whole.end, span=whole.length, step=chart_step(whole), namespaces=namespaces
+                    source,
+                    self.matchers,
+                    end=whole.end,
+                    span=whole.length,
+                    step=chart_step(whole),
+                    namespaces=namespaces,
                 )
         except (SourceError, TimeoutError):
             return None

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from scaler.reporting.usage.gpu_states import IDLE, GpuState
-from scaler.reporting.usage.own_metrics import MODEL, NAMESPACE, QUEUE, STATE
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR, normalized_model
 from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.grouping import GroupBy
@@ -36,6 +35,7 @@ from scaler_analysis.report.measures import (
     WORKLOAD,
     Measure,
 )
+from scaler_analysis.report.own_metrics import MODEL, NAMESPACE, QUEUE, STATE
 from scaler_analysis.report.periods import Period, joined
 from scaler_analysis.report.sums import (
     ROUGH,

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
 
-from scaler.reporting.usage.own_metrics import MODEL, NAMESPACE, QUEUE
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.measures import CURRENCY, FROM, LabelValues, Measure
+from scaler_analysis.report.own_metrics import MODEL, NAMESPACE, QUEUE
 
 _MILLIJOULES_PER_KWH = 3.6e9
 _WATT_MINUTES_PER_KWH = 60_000.0

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Protocol
 
 import structlog
@@ -24,8 +25,7 @@ from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample
 from scaler.reporting.page.workloads import NAMESPACE
 from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.usage.gpu_usage import FleetUsage
-from scaler.reporting.usage.own_metrics import OwnMetrics
-from scaler.samples.promql import range_duration
+from scaler.samples.promql import range_duration, selector
 from scaler.samples.source import RawSeries
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,7 @@ _PATIENCE_S = 3.0
 _FRESH_S = 20.0
 """How long an answer of Prometheus is shown again."""
 _MOST_ANSWERS = 64
+NO_MATCHERS: Mapping[str, str] = MappingProxyType({})
 _INDEX = {state: number for number, state in enumerate(STACK)}
 
 
@@ -116,13 +117,13 @@ class FleetHistoryReader:
         self,
         memory: FleetMemory,
         source: RangeSource | None,
-        own: OwnMetrics = OwnMetrics(),  # noqa: B008 (immutable)
         *,
+        matchers: Mapping[str, str] = NO_MATCHERS,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._memory = memory
         self._source = source
-        self._own = own
+        self._matchers = matchers
         self._clock = clock
         self._turn = asyncio.Lock()
         self._answers: dict[frozenset[str] | None, tuple[float, FleetHistory | str]] = {}
@@ -153,7 +154,7 @@ class FleetHistoryReader:
     async def _read(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                samples = await read_fleet(source, self._own, end=at, span=SPAN, step=_STEP, namespaces=namespaces)
+                samples = await read_fleet(source, self._matchers, end=at, span=SPAN, step=_STEP, namespaces=namespaces)
         except (SourceError, TimeoutError) as error:
             log.debug("fleet history not read", error=str(error))
             return "Prometheus did not answer in time"
@@ -164,7 +165,7 @@ class FleetHistoryReader:
 
 async def read_fleet(
     source: RangeSource,
-    own: OwnMetrics,
+    matchers: Mapping[str, str],
     *,
     end: datetime,
     span: timedelta,
@@ -173,10 +174,13 @@ async def read_fleet(
 ) -> list[FleetSample]:
     """GPUs that pods held by state for a time until `end`, and those of suspended workloads, as Prometheus has them.
 
+    `matchers`: labels of the scaler's own metrics, as in the settings.
+
     Raises: SourceError.
     """
     chosen = () if namespaces is None else (f"workload_namespace=~{_any_of(namespaces)}",)
-    gauges = (f"sum by (state) ({own.of('gpus', *chosen)})", f"sum ({own.of('suspended_gpus', *chosen)})")
+    of_them = selector(matchers, *chosen)
+    gauges = (f"sum by (state) (idle_gpu_scaler_gpus{of_them})", f"sum (idle_gpu_scaler_suspended_gpus{of_them})")
     queries = [f"{each}[{range_duration(span)}:{range_duration(step)}]" for each in gauges]
     held, at_zero = await asyncio.gather(*(source.ranges(each, at=end) for each in queries))
     return _joined(held, at_zero)

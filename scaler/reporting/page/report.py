@@ -1,7 +1,7 @@
 """The report on the page, which `idle-gpu-scaler-analysis` brings where it is installed.
 
 It is an entry point of the group `idle_gpu_scaler.pages`, called `report`: what makes a `ReportPage` of a source and of
-our own metrics. Without it `/report` says how to install it.
+the matchers of our own metrics there. Without it `/report` says how to install it.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Protocol
 
 from scaler.reporting.page.answers import Context
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.prometheus import PrometheusSource
 
 
@@ -27,9 +26,9 @@ class ReportPage(Protocol):
         None: all. Raises: QueryError."""
 
 
-def installed_report(source: PrometheusSource | None, own: OwnMetrics) -> ReportPage | None:
+def installed_report(source: PrometheusSource | None, matchers: Mapping[str, str]) -> ReportPage | None:
     """The report of this source, None where no distribution brings one."""
     for each in entry_points(group="idle_gpu_scaler.pages", name="report"):
-        made: ReportPage = each.load()(source=source, own=own)
+        made: ReportPage = each.load()(source=source, matchers=matchers)
         return made
     return None

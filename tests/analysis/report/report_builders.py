@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.measures import LabelValues, Measure
+from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import DAY, Period
 
 from scaler.errors import SourceError
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.source import RawSeries, VectorSample
 
 BEGIN = datetime(2026, 11, 29, tzinfo=UTC)

@@ -12,12 +12,12 @@ import pytest
 from analysis.report.recorded_days import Process, RecordedDays
 from prometheus_server import PrometheusServer, require_prometheus
 from scaler_analysis.report.grouping import GroupBy
+from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import MINUTE, Period, range_until
 from scaler_analysis.report.reader import ReportReader
 from scaler_analysis.report.summary import ReportRow, UsageReport, summarized
 
 from scaler.reporting.page.fleet_history import read_fleet
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 
@@ -195,7 +195,9 @@ async def test_two_clusters_in_one_prometheus_are_kept_apart(tmp_path: Path) -> 
         for cluster, gpus in (("one", 2), ("other", 5)):
             own, end = OwnMetrics(matchers={"cluster": cluster}), BEGIN + timedelta(days=8)
             assert hours((await report(source, 0, 4, own=own)).rows) == {("team-a",): gpus * 96.0}
-            samples = await read_fleet(source, own, end=end, span=timedelta(hours=6), step=timedelta(minutes=3))
+            samples = await read_fleet(
+                source, own.matchers, end=end, span=timedelta(hours=6), step=timedelta(minutes=3)
+            )
             assert {each.gpus["Idle"] for each in samples} == {gpus}
         assert hours((await report(source, 0, 4)).rows) == {("team-a",): 7 * 96.0}
         assert (await report(source, 0, 4, own=OwnMetrics(matchers={"cluster": "third"}))).known == timedelta(0)

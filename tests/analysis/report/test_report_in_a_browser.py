@@ -13,7 +13,6 @@ from scaler_analysis.report.summary import summarized
 from scaler_analysis.report.view import TITLES, chart_step, view_of
 
 from scaler.reporting.page.fleet_history import read_fleet
-from scaler.reporting.usage.own_metrics import OwnMetrics
 
 pytestmark = [pytest.mark.chromium, pytest.mark.timeout(120)]
 
@@ -24,9 +23,7 @@ async def address(tmp_path: Path) -> str:
     require_chromium()
     gap = Period(BEGIN + 6 * HOUR, BEGIN + 12 * HOUR)
     read = [facts(0, two_teams().values, gaps=[gap]), two_teams(1), two_teams(2)]
-    samples = await read_fleet(
-        ScriptedReports(), OwnMetrics(), end=WEEKEND.end, span=WEEKEND.length, step=chart_step(WEEKEND)
-    )
+    samples = await read_fleet(ScriptedReports(), {}, end=WEEKEND.end, span=WEEKEND.length, step=chart_step(WEEKEND))
     view = view_of(summarized(read, WEEKEND, GroupBy.TEAM), {}, samples)
     context = {"view": view, "title": TITLES[GroupBy.TEAM], "cluster": "<b>prod</b>", "at": WEEKEND.end}
     file = tmp_path / "report.html"

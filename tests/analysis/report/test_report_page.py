@@ -16,7 +16,6 @@ from scaler_analysis.report.page import PageReports, ReportChoice
 from scaler_analysis.report.reader import ReportSource
 
 from scaler.errors import QueryError
-from scaler.reporting.usage.own_metrics import OwnMetrics
 
 WEEK = ReportChoice(since=timedelta(days=7), by=GroupBy.TEAM)
 
@@ -34,8 +33,7 @@ class VirtualClock:
 
 def reports(source: ReportSource | None, clock: VirtualClock | None = None, *, patience_s: float = 3.0) -> PageReports:
     used: Any = clock or VirtualClock()
-    own = OwnMetrics(matchers={"cluster": "prod"})
-    return PageReports(source=source, own=own, clock=used, patience_s=patience_s)
+    return PageReports(source=source, matchers={"cluster": "prod"}, clock=used, patience_s=patience_s)
 
 
 async def test_the_page_shows_what_the_verb_shows() -> None:

@@ -12,7 +12,6 @@ from scaler.errors import SourceError
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.source import RawSeries
 
 MINUTE = timedelta(minutes=1)
@@ -142,9 +141,9 @@ async def test_prometheus_has_the_hours_before_this_process() -> None:
 
 async def test_clusters_in_one_prometheus_are_not_added_up() -> None:
     prometheus = Prometheus(held=HELD, at_zero=AT_ZERO)
-    reader = FleetHistoryReader(TWO_TEAMS, prometheus, OwnMetrics(matchers={"cluster": "prod"}))
+    reader = FleetHistoryReader(TWO_TEAMS, prometheus, matchers={"cluster": "prod"})
     await reader.read(NOON, {"team-b"})
-    chosen = '{cluster="prod",workload_namespace=~"team-b"}'
+    chosen = '{workload_namespace=~"team-b",cluster="prod"}'
     assert prometheus.asked == [
         f"sum by (state) (idle_gpu_scaler_gpus{chosen})[21600s:180s]",
         f"sum (idle_gpu_scaler_suspended_gpus{chosen})[21600s:180s]",

@@ -22,7 +22,6 @@ from scaler.decision.reasons import DecisionReason
 from scaler.reporting.page import report
 from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.report import installed_report
-from scaler.reporting.usage.own_metrics import OwnMetrics
 
 PATHS = (
     "/",
@@ -79,9 +78,9 @@ async def test_without_analysis_the_report_says_how_to_install_it() -> None:
 
 
 def test_the_report_of_the_page_is_found_where_analysis_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(installed_report(None, OwnMetrics()), PageReports)
+    assert isinstance(installed_report(None, {}), PageReports)
     monkeypatch.setattr(report, "entry_points", lambda **_: [])
-    assert installed_report(None, OwnMetrics()) is None
+    assert installed_report(None, {}) is None
 
 
 class Client:

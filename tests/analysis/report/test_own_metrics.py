@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scaler_analysis.report.measures import Measure, every_minute
+from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import Period
 
 from scaler.reporting.metrics import Metrics
-from scaler.reporting.usage.own_metrics import OwnMetrics
 from scaler.samples.promql import any_of, quoted
 
 DAY = Period(datetime(2026, 11, 1, tzinfo=UTC), datetime(2026, 11, 2, tzinfo=UTC))
