@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from scaler.decision.reasons import FOUND_IDLE, DecisionReason, row_of
 from scaler.idleness import hooks
@@ -9,7 +10,7 @@ from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import first_open, following, latest, next_change
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim, WakeRule
 from scaler.idleness.reasons import DOUBTS, About
-from scaler.idleness.verdict import Unknown, WorkloadVerdict
+from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
 
 
@@ -60,8 +61,8 @@ class Decision:
         instants = [due, self.policy.keep_until, left_alone_until(self.target, self.decided_at)]
         if (warning := self.policy.warning) is not None:
             # Who was not warned yet is so early that it costs no time, where that is possible.
-            warned_at = valid_warning(self.target, self.idle_since) or max(due - warning, self.decided_at)
-            counted_from = counts_from(self.policy, self.target, warned_at)
+            warned_at = _valid_warning(self.target, self.idle_since) or max(due - warning, self.decided_at)
+            counted_from = _counts_from(self.policy, self.target, warned_at)
             if counted_from is None and warned_at + warning <= self.decided_at:
                 return None  # nobody knows when its owner will have been told
             instants.append((counted_from or warned_at) + warning)
@@ -74,7 +75,7 @@ class Decision:
         A policy does for what was suspended for being idle, not for what its owner has scaled to 0.
         """
         is_suspended = self.answer.reason is DecisionReason.SUSPENDED and self.target.phase is Phase.SUSPENDED
-        return when_free_by(self.target, self.policy) if is_suspended else ""
+        return _when_free_by(self.target, self.policy) if is_suspended else ""
 
     @property
     def noticeable_at(self) -> datetime | None:
@@ -130,7 +131,7 @@ class Decision:
             policy.exclude_until,
             left_alone_until(self.target, self.decided_at),
             warm_at,
-            too_late_at(self.target, policy),
+            _too_late_at(self.target, policy),
             self.noticeable_at,
             self.warning_at,
             *self._warned_long_enough_at,
@@ -143,10 +144,10 @@ class Decision:
     @property
     def _warned_long_enough_at(self) -> tuple[datetime, ...]:
         """When the policy's time is over, counted from its warning and from when its owner was told of that."""
-        standing = None if self.idle_since is None else valid_warning(self.target, self.idle_since)
+        standing = None if self.idle_since is None else _valid_warning(self.target, self.idle_since)
         if standing is None or self.policy.warning is None:
             return ()
-        counted_from = counts_from(self.policy, self.target, standing) or standing
+        counted_from = _counts_from(self.policy, self.target, standing) or standing
         return standing + self.policy.warning, counted_from + self.policy.warning
 
     @property
@@ -209,6 +210,58 @@ class Quiet:
     """Up to when it is known that they stayed quiet."""
 
 
+class Case(NamedTuple):
+    """What an answer is found from."""
+
+    target: TargetState
+    policy: Policy
+    now: datetime
+    verdict: Idle | Busy | Unknown | None
+    """None where the GPUs were not looked at."""
+    is_down: bool
+    """At 0; but one whose pods run until its plan is carried out is decided on as it runs."""
+    ran: timedelta
+    idle_since: datetime | None
+    idle_at_least: bool
+    hook: HookStage | None
+    request: WakeRequest | None
+    """What asks for one that is down to run again."""
+    when_free: str
+    """What asks for that when there is room, in words."""
+    late_at: datetime | None
+    """When it is no start any more that not all of its pods run."""
+    left_alone_until: datetime | None
+    warned_at: datetime | None
+    """When its owner was warned, if that stands."""
+    warning_counts_from: datetime | None
+
+    @classmethod
+    def of(
+        cls, target: TargetState, verdict: WorkloadVerdict | None, policy: Policy, now: datetime, quiet: Quiet | None
+    ) -> "Case":
+        """`quiet`: what was known before of its quiet."""
+        since, at_least = _idle_since(target, verdict, policy=policy, now=now, quiet=quiet) or (None, False)
+        warned_at = None if since is None else _valid_warning(target, since)
+        is_down = not target.desired_replicas and (target.phase is not Phase.HELD or target.wake_request is not None)
+        return cls(
+            target=target,
+            policy=policy,
+            now=now,
+            verdict=None if verdict is None else verdict.verdict,
+            is_down=is_down,
+            ran=now - (target.running_since or now),
+            idle_since=since,
+            idle_at_least=at_least,
+            hook=_stage_of_hook(target.hook_run, since, policy, now),
+            request=_request_to_wake(target, policy, now) if is_down else None,
+            when_free=_when_free_by(target, policy) if is_down else "",
+            late_at=_too_late_at(target, policy),
+            left_alone_until=left_alone_until(target, now),
+            warned_at=warned_at,
+            warning_counts_from=None if warned_at is None else _counts_from(policy, target, warned_at),
+        )
+
+
 _LONGEST_WARNING = timedelta(minutes=5)
 _NOTICEABLE = 10
 """Quiet is shown when it has lasted for this part of `idleAfter`: three minutes of thirty. Work comes in bursts, and a
@@ -220,12 +273,12 @@ def _first_allowed(policy: Policy, at: datetime) -> datetime | None:
     return first_open(policy.allowed_during, at) if policy.allowed_during else at
 
 
-def valid_warning(target: TargetState, idle_since: datetime) -> datetime | None:
+def _valid_warning(target: TargetState, idle_since: datetime) -> datetime | None:
     """When its owner was warned; None where that was before its last work, or may have been, or never."""
     return target.warned_at if target.warned_at is not None and target.warned_at >= idle_since else None
 
 
-def counts_from(policy: Policy, target: TargetState, standing: datetime) -> datetime | None:
+def _counts_from(policy: Policy, target: TargetState, standing: datetime) -> datetime | None:
     """From when the time of the policy's warning counts; None where its owner has yet to be told of it."""
     if not policy.require_delivery:
         return standing
@@ -236,15 +289,15 @@ def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime
     """When its owner was warned, if that stands; None while work is seen."""
     if decision.idle_since is None:
         return None
-    return valid_warning(replace(decision.target, warned_at=warned_at), decision.idle_since)
+    return _valid_warning(replace(decision.target, warned_at=warned_at), decision.idle_since)
 
 
 def hook_stage(decision: Decision, run: HookRun | None) -> HookStage | None:
     """How far its hook is, by that run; None where it has none."""
-    return stage_of_hook(run, decision.idle_since, decision.policy, decision.decided_at)
+    return _stage_of_hook(run, decision.idle_since, decision.policy, decision.decided_at)
 
 
-def stage_of_hook(run: HookRun | None, since: datetime | None, policy: Policy, now: datetime) -> HookStage | None:
+def _stage_of_hook(run: HookRun | None, since: datetime | None, policy: Policy, now: datetime) -> HookStage | None:
     if not policy.before_suspend:
         return None
     if since is None:
@@ -274,20 +327,20 @@ def may_hide_work(decision: Decision) -> bool:
     return isinstance(found, Unknown) and DOUBTS[found.reason].about is not About.SOURCE
 
 
-def too_late_at(target: TargetState, policy: Policy) -> datetime | None:
+def _too_late_at(target: TargetState, policy: Policy) -> datetime | None:
     """When it is no start any more that not all of its pods run; None where they do, or it is not known since when."""
     since = target.starting_since
     return None if since is None else since + policy.warm_up + policy.idle_after
 
 
-def when_free_by(target: TargetState, policy: Policy) -> str:
+def _when_free_by(target: TargetState, policy: Policy) -> str:
     """What asks for it, also while its pods still end."""
     is_meant = policy.wake is WakeRule.WHEN_FREE and target.suspended_because in FOUND_IDLE
     by_policy = f"wake: WhenFree, from {policy.source_of('wake')}" if is_meant else ""
     return target.when_free_request or by_policy
 
 
-def request_to_wake(target: TargetState, policy: Policy, now: datetime) -> WakeRequest | None:
+def _request_to_wake(target: TargetState, policy: Policy, now: datetime) -> WakeRequest | None:
     """What asks for it to run again: its owner, demand, or a `wakeAt` that has passed since it was suspended."""
     return target.wake_request or _schedule(target, policy, now)
 
@@ -304,7 +357,7 @@ def wake_cause(decision: Decision) -> WakeCause | None:
     """What it comes back for, where its answer says that a wake-up is requested."""
     if decision.answer.reason is not DecisionReason.WAKING:
         return None
-    request = request_to_wake(decision.target, decision.policy, decision.decided_at)
+    request = _request_to_wake(decision.target, decision.policy, decision.decided_at)
     return request.cause if request is not None else None
 
 
@@ -323,3 +376,58 @@ def asked_for(decision: Decision, now: datetime) -> bool:
     target, policy = decision.target, decision.policy
     is_woken = target.wake_request is not None and not target.is_started_by_other
     return is_woken or bool(target.demand or target.when_free_request or _schedule(target, policy, now))
+
+
+# ------------------------------------------------------------------------------------- since when is it quiet
+
+
+def _idle_since(
+    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, quiet: Quiet | None
+) -> tuple[datetime, bool] | None:
+    """Since when enough GPUs are quiet, and whether that is a bound: the end of their last work, or the activity that
+    its own controller has seen last, and not before the warm-up ended.
+
+    None while too few of them are, and while one is unknown.
+    """
+    if target.running_since is None or verdict is None:
+        return None
+    if verdict.remote is None:
+        found = _quiet_here(target.running_since, verdict, policy, quiet)
+    else:
+        found = _quiet_there(verdict)
+    if found is None:
+        return None
+    since = max(target.running_since + policy.warm_up, found[0], target.last_activity or target.running_since)
+    return (since, found[1] and since == found[0]) if since < now else None
+
+
+def _quiet_there(verdict: WorkloadVerdict) -> tuple[datetime, bool] | None:
+    """What the cluster says where it runs, unless it does not know."""
+    if verdict.remote is None or verdict.remote.idle_since is None or isinstance(verdict.verdict, Unknown):
+        return None
+    return verdict.remote.idle_since, verdict.remote.idle_at_least
+
+
+def _quiet_here(
+    running_since: datetime, verdict: WorkloadVerdict, policy: Policy, known: Quiet | None
+) -> tuple[datetime, bool] | None:
+    """What is known from before goes further back than the samples where these go on without a hole from then.
+
+    Only further back: whoever may write that it worked until a moment ago gains nothing.
+    """
+    if not verdict.gpus or any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
+        return None
+    quiet = sorted(_quiet_since(running_since, gpu) for gpu in verdict.gpus if gpu.is_quiet)
+    needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
+    if len(quiet) < needed:
+        return None
+    since, at_least = quiet[needed - 1]
+    if at_least and known and known.until >= since >= known.since >= running_since:
+        return known.since, known.at_least
+    return since, at_least
+
+
+def _quiet_since(running_since: datetime, gpu: GpuEvidence) -> tuple[datetime, bool]:
+    """Since when it is quiet by its samples, and whether that is a bound."""
+    ended_at, unseen_until = gpu.last_active_at or running_since, gpu.unseen_until
+    return (ended_at, False) if unseen_until is None or ended_at >= unseen_until else (unseen_until, True)

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from scaler.decision.decision import Active, Answer, Decision, Inactive
+from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet
 from scaler.idleness.durations import format_duration
 from scaler.idleness.pods import GpuPod
-from scaler.idleness.policy import Overrides
+from scaler.idleness.policy import Overrides, Policy
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import ObjectMeta
@@ -132,6 +132,15 @@ class DecisionCache:
     @property
     def is_ready(self) -> bool:
         return self._evaluation is not None
+
+    def quiet_before(self, key: Key, target: ScaleTargetRef, policy: Policy) -> Quiet | None:
+        """What the last decision on the target that judges its GPUs alike leaves to know of its quiet."""
+        evaluation, judged_by = self._evaluation, (policy.active_above_ratio, policy.gpus)
+        entry = evaluation.entries.get(key) if evaluation is not None else None
+        if evaluation is None or entry is None or entry.target != target:
+            return None
+        alike = (x for x in entry.triggers.values() if (x.policy.active_above_ratio, x.policy.gpus) == judged_by)
+        return next((each.quiet_until(evaluation.at) for each in alike), None)
 
     def publish(self, evaluation: Evaluation) -> None:
         """Replace the evaluation, and tell the listeners whose answer changed to active."""

@@ -15,26 +15,19 @@ import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import isfinite
 from typing import Any
 
 import structlog
 
 from scaler.clock import Turns
-from scaler.decision.candidate import (
-    HistoryLine,
-    history_of,
-    lines_of,
-    quiet_of,
-    set_back_of,
-    suspended_at,
-    waking_since,
-)
-from scaler.decision.decision import Decision, Quiet
+from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.gates import decide, needs_verdict
 from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, look_at
 from scaler.decision.sampling import RefreshResult, Sampler
+from scaler.decision.scale_targets import ScaleTarget, ScaleTargets, unknown_target
 from scaler.decision.trigger_metadata import (
     SOURCES_ANNOTATION,
     by_source,
@@ -47,7 +40,6 @@ from scaler.errors import MetadataError
 from scaler.idleness.pods import GpuPod, judge
 from scaler.idleness.policy import Overrides, Policy, Trust, only_observed, resolve
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.direct_scaling import DirectScaling
@@ -55,19 +47,10 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, Trigger
 from scaler.samples.wake_queries import WakeQueries
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.owned_pods import OwnedPods
-from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload
-from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest, state_of, state_of_scale
+from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.workloads import (
     NO_TARGETS,
     NotifyTargets,
-    annotated_hook_run,
-    grant_of,
-    keep_overrides,
-    told_at,
-    wake_request,
-    warned_at,
-    when_free_request,
 )
 
 log = structlog.get_logger(__name__)
@@ -92,25 +75,6 @@ def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> lis
         for each in triggers
         if each.type in _EXTERNAL_TRIGGERS and (not addresses or each.metadata.get("scalerAddress") in addresses)
     ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleTarget:
-    state: TargetState
-    pods: Sequence[GpuPod] = ()
-    annotations: tuple[tuple[str, Overrides], ...] = ()
-    """The policy fields that annotations set, by the object that carries them, in the order of precedence."""
-    until: datetime | None = None
-    """When its state changes by itself, as far as that is known."""
-    remote: RemoteAnswer | None = None
-    """What the cluster says to which it is dispatched; None where its pods are here."""
-    quiet: Quiet | None = None
-    """What is known of its quiet from before."""
-
-
-def unknown_target(doubt: Unknown) -> ScaleTarget:
-    """A target of which nothing else counts than why it is not known."""
-    return ScaleTarget(state=TargetState(desired_replicas=1, phase=Phase.STARTING, doubt=doubt))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +153,8 @@ class Evaluator:
     _doubt: Unknown | None = field(default=None, init=False)
     """What the last tick's samples are not trusted for."""
     _inputs: DecisionInputs = field(init=False)
-    _owned_pods: OwnedPods = field(init=False)
+    _targets: ScaleTargets = field(init=False)
+    _policy: Callable[..., Policy] = field(init=False)
     _since: datetime = field(default=datetime.max.replace(tzinfo=UTC), init=False)
     """From when on samples were read without a break at the last tick."""
     _breaks: int = field(default=0, init=False)
@@ -198,7 +163,23 @@ class Evaluator:
 
     def __post_init__(self) -> None:
         self._inputs = DecisionInputs(self._own)
-        self._owned_pods = OwnedPods(self.cluster, self.scales)
+        config = self.config
+        self._policy = partial(
+            resolve_policy,
+            defaults=config.defaults,
+            longest=config.max_window,
+            shortest=config.trust.interval,
+            hooks=config.hooks,
+        )
+        self._targets = ScaleTargets(
+            cluster=self.cluster,
+            scales=self.scales,
+            demands=self.demands,
+            told_by=config.told_by,
+            max_view_age=config.max_view_age,
+            max_gap=config.trust.max_gap_intervals * config.trust.interval,
+            led_until=lambda: self.led_until(),  # noqa: PLW0108 it is set later
+        )
 
     async def run(self) -> None:
         """Tick for ever. An internal error is logged; the answers in the DecisionCache then expire."""
@@ -280,16 +261,8 @@ class Evaluator:
             return ""
         return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
 
-    def _view_doubt(self, namespace: str) -> Unknown | None:
-        """Why the copies of the namespace's objects are not to be believed."""
-        age_s, limit = self.cluster.view_age_s(namespace), self.config.max_view_age
-        if age_s <= limit.total_seconds():
-            return None
-        if unlisted := self.cluster.unlisted(namespace):
-            message = f"namespace {namespace} cannot be seen whole ({unlisted}); pods may run unseen"
-            return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
-        message = f"the Kubernetes API has not been heard of for {int(age_s)} s; pods may have changed unseen"
-        return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
+    def _unseen(self, namespace: str) -> Unknown | None:
+        return self.cluster.doubt_in(namespace, self.config.max_view_age)
 
     def _span(self) -> timedelta:
         """The longest window that is asked for by anybody, so that all are judged from one history."""
@@ -333,7 +306,7 @@ class Evaluator:
         cluster = self.cluster
         stores = cluster.scalable_workloads, cluster.workloads, cluster.pods, self.scales
         doubts = (
-            self._view_doubt(namespace),
+            self._unseen(namespace),
             self.demands.doubt_in(namespace),
             cluster.unserved_workloads(namespace),
         )
@@ -347,7 +320,7 @@ class Evaluator:
             return None
         key = scaled_object.metadata.key
         try:
-            target = self._target(scaled_object, at)
+            target = self._targets.of(scaled_object, at)
             entry = self._entry(target, scaled_object, triggers, at)
             self._rests_on(key, target, entry)
             return entry
@@ -378,103 +351,9 @@ class Evaluator:
         """What would be decided now about a ScaledObject that is not there, or not so. Nothing is done about it."""
         triggers = self._own_triggers(scaled_object)
         at = aligned(self.clock(), self.config.interval)
-        return self._entry(self._target(scaled_object, at, target), scaled_object, triggers, at) if triggers else None
-
-    def _target(
-        self, scaled_object: ScaledObject, at: datetime, given: ScalableWorkload | Scale | None = None
-    ) -> ScaleTarget:
-        """`given` is in place of what is there of its target."""
-        if (view_doubt := self._view_doubt(scaled_object.metadata.namespace)) is not None:
-            return unknown_target(view_doubt)
-        where = f"{scaled_object.resource.kind} {scaled_object.metadata.name}"
-        target = given or self._found(scaled_object)
-        try:
-            keep = where, keep_overrides(scaled_object.metadata.annotations, where=where)
-            match target:
-                case Unknown():
-                    found = unknown_target(target)
-                case ScalableWorkload():
-                    found = self._scalable(scaled_object, target, at)
-                case Scale():
-                    found = self._scaled(scaled_object, target)
-        except MetadataError as error:
-            return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
-        state = self._told(found.state, scaled_object, target)
-        if demand := self.demands.of(scaled_object.metadata.key):
-            state = replace(state, demand=demand)
-        return replace(found, state=state, annotations=(keep, *found.annotations))
-
-    def _told(
-        self, state: TargetState, scaled_object: ScaledObject, target: ScalableWorkload | Scale | Unknown
-    ) -> TargetState:
-        """With who tells its owner, and when that was done; the marks are on what has its history."""
-        told_by = self.config.told_by.of(scaled_object.metadata.annotations)
-        if not told_by:
-            return state
-        holder = target.metadata if isinstance(target, ScalableWorkload) else scaled_object.metadata
-        return replace(state, told_by=told_by, told_at=told_at(holder.annotations, state.warned_at, told_by))
-
-    def _found(self, scaled_object: ScaledObject) -> ScalableWorkload | Scale | Unknown:
-        namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
-        if not is_scalable_workload(reference):
-            return self.scales.of(namespace, reference)
-        missing = f"ScalableWorkload {namespace}/{reference.name} does not exist; create it or correct scaleTargetRef"
-        found = self.cluster.scalable_workloads.get(namespace, reference.name)
-        return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing) if found is None else found
-
-    def _scalable(self, scaled_object: ScaledObject, scalable: ScalableWorkload, at: datetime) -> ScaleTarget:
-        wake = self._wake(scaled_object, scalable.status.suspended_at)
-        target = self.cluster.situation(scalable, wake=wake, when_free=self._when_free(scaled_object), at=at)
-        where = f"ScalableWorkload {scalable.metadata.name}"
-        keep = where, keep_overrides(scalable.metadata.annotations, where=where)
-        grant = grant_of(scalable) if target.grant else None
-        until = None if grant is None else grant.expires_at
-        annotations, history = [keep], scalable.status.history
-        set_back = set_back_of(lines_of(each for each in history if b'"times"' in bytes(each)))
-        if (scaled := self.cluster.scaled_metadata(scalable)) is not None and scaled[1].annotations:
-            annotations.append((scaled[0], keep_overrides(scaled[1].annotations, where=scaled[0])))
-        return ScaleTarget(
-            state=_since_asked(replace(state_of(target), set_back=set_back), lambda: lines_of(history)),
-            pods=target.pods,
-            annotations=tuple(annotations),
-            until=until,
-            remote=target.remote if isinstance(target.remote, RemoteAnswer) else None,
+        return (
+            self._entry(self._targets.of(scaled_object, at, target), scaled_object, triggers, at) if triggers else None
         )
-
-    def _scaled(self, scaled_object: ScaledObject, scale: Scale) -> ScaleTarget:
-        """Anything that is no ScalableWorkload: only its scale and its pods are known."""
-        namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
-        try:
-            pods = self._owned_pods.of(namespace, reference, scale)
-        except ValueError as error:
-            pods = Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"selector of {reference}: {error}")
-        if isinstance(pods, Unknown):
-            return unknown_target(pods)
-        history = history_of(scaled_object.metadata.annotations)
-        state = state_of_scale(
-            replicas=scale.replicas,
-            pods=pods,
-            wake_request=self._wake(scaled_object, None),
-            when_free_request=self._when_free(scaled_object),
-            warned_at=warned_at(scaled_object.metadata.annotations),
-            suspended_at=suspended_at(history, is_down=not scale.replicas),
-            hook_run=annotated_hook_run(scaled_object.metadata.annotations),
-        )
-        state = replace(state, set_back=set_back_of(history))
-        return ScaleTarget(state=_since_asked(state, lambda: history), pods=pods)
-
-    def _wake(self, scaled_object: ScaledObject, suspended_at: datetime | None) -> WakeRequest | None:
-        """What requests that its target runs again; None where nothing does."""
-        metadata = scaled_object.metadata
-        where = f"{scaled_object.resource.kind} {metadata.name}"
-        own = wake_request(metadata.annotations, where=where, suspended_at=suspended_at)
-        demand = self.demands.of(metadata.key)
-        return own or (WakeRequest(WakeCause.DEMAND, demand) if demand else None)
-
-    def _when_free(self, scaled_object: ScaledObject) -> str:
-        """What requests that for when there is room, in words; empty where nothing does."""
-        metadata = scaled_object.metadata
-        return when_free_request(metadata.annotations, where=f"{scaled_object.resource.kind} {metadata.name}")
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         if isinstance(scaled_object, DirectScaling):
@@ -486,55 +365,34 @@ class Evaluator:
     ) -> EvaluatedScaledObject:
         found: dict[Overrides, Decision] = {}
         problems: list[str] = []
-        doubt = self._doubt_of(scaled_object.metadata.key)
+        key, scale_target = scaled_object.metadata.key, scaled_object.spec.scale_target_ref
+        doubt = self._doubt_of(key)
         sources = sources_of(scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""))
         if len(triggers) > _MOST_TRIGGERS:
             problems.append(f"more than {_MOST_TRIGGERS} triggers of one ScaledObject ask this scaler; leave one")
             triggers = ()
+        ignored = tuple(sorted({each for trigger in triggers for each in foreign_keys(trigger.metadata)}))
         for trigger in triggers:
             try:
                 overrides = parse_metadata(trigger.metadata)
-                policy = self._policy(by_source(overrides, sources), target.annotations)
+                layers = (*target.annotations, *self.config.limits)
+                policy = self._policy(by_source(overrides, sources), layers)
             except MetadataError as error:
                 problems.append(str(error))
             else:
-                quiet = self._quiet_before(scaled_object, policy)
+                quiet = self.decision_cache.quiet_before(key, scale_target, policy) or target.quiet
                 found[overrides] = self._decide(replace(target, quiet=quiet), policy, at, doubt)
         if len(hooks := {each.policy.before_suspend for each in found.values()} - {""}) > 1:
             several = f"triggers of one ScaledObject name several hooks ({', '.join(sorted(hooks))}); name one"
             found, problems = {}, [*problems, f"trigger metadata 'beforeSuspend': {several}"]
         return EvaluatedScaledObject(
-            target=scaled_object.spec.scale_target_ref,
+            target=scale_target,
             triggers=found,
             problems=tuple(problems),
-            ignored=tuple(sorted({key for trigger in triggers for key in foreign_keys(trigger.metadata)})),
+            ignored=ignored,
             decided_on=scaled_object.metadata if isinstance(scaled_object, DirectScaling) else None,
             pods=target.pods,
         )
-
-    def _quiet_before(self, scaled_object: ScaledObject, policy: Policy) -> Quiet | None:
-        """What is known of its quiet: by the last decision that judges GPUs alike, or else by the record of leaders."""
-        evaluation, judged_by = self.decision_cache.evaluation, (policy.active_above_ratio, policy.gpus)
-        entry = evaluation.entries.get(scaled_object.metadata.key) if evaluation is not None else None
-        if evaluation is not None and entry is not None and entry.target == scaled_object.spec.scale_target_ref:
-            for each in entry.triggers.values():
-                if (each.policy.active_above_ratio, each.policy.gpus) == judged_by:
-                    return each.quiet_until(evaluation.at) or self._recorded_quiet(scaled_object)
-        return self._recorded_quiet(scaled_object)
-
-    def _recorded_quiet(self, scaled_object: ScaledObject) -> Quiet | None:
-        """By its status, or its history, which owners can write. It is true for as long as there was a leader, and as
-        samples may be missing after that."""
-        reference, led_until = scaled_object.spec.scale_target_ref, self.led_until()
-        if led_until is None:
-            return None
-        until = led_until + self.config.trust.max_gap_intervals * self.config.trust.interval
-        if not is_scalable_workload(reference):
-            return quiet_of(history_of(scaled_object.metadata.annotations), until=until)
-        scalable = self.cluster.scalable_workloads.get(scaled_object.metadata.namespace, reference.name)
-        if scalable is None or scalable.status.idle_since is None:
-            return None
-        return Quiet(since=scalable.status.idle_since, at_least=scalable.status.idle_at_least, until=until)
 
     def _window_of(self, trigger: Trigger) -> timedelta:
         """The window that it asks for, and as much before it as it may have been warned in, or its hook may take.
@@ -548,18 +406,6 @@ class Evaluator:
             return none
         hook = self.config.hooks.get(asked.before_suspend or "", none)
         return (asked.idle_after or none) + (asked.warning or none) + hook
-
-    def _policy(self, trigger: Sequence[tuple[str, Overrides]], annotations: Iterable[tuple[str, Overrides]]) -> Policy:
-        """Raises: MetadataError."""
-        config = self.config
-        return resolve_policy(
-            trigger,
-            (*annotations, *config.limits),
-            defaults=config.defaults,
-            longest=config.max_window,
-            shortest=config.trust.interval,
-            hooks=config.hooks,
-        )
 
     def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
         if not needs_verdict(target.state):
@@ -581,11 +427,11 @@ class Evaluator:
 
     def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
-        return self._verdict([pod], self.default_policy, at, self._doubt or self._view_doubt(pod.namespace))
+        return self._verdict([pod], self.default_policy, at, self._doubt or self._unseen(pod.namespace))
 
     def decide_on(self, namespace: str, target: ScaleTarget, policy: Policy, at: datetime) -> Decision:
         """The decision on a target in that state which no ScaledObject scales. Nothing is done about it."""
-        view_doubt = self._view_doubt(namespace)
+        view_doubt = self._unseen(namespace)
         found = target if view_doubt is None else replace(unknown_target(view_doubt), quiet=target.quiet)
         return self._decide(found, policy, at, self._doubt)
 
@@ -596,7 +442,7 @@ class Evaluator:
 
     def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
         """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""
-        return self._doubt or self._view_doubt(namespace) or self._unread(self.default_policy, at)
+        return self._doubt or self._unseen(namespace) or self._unread(self.default_policy, at)
 
     @property
     def default_policy(self) -> Policy:
@@ -608,7 +454,8 @@ class Evaluator:
         return look_at(self.sampler.history, by, self.config.trust, at)
 
     def _verdict(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, doubt: Unknown | None) -> WorkloadVerdict:
-        return distrust(self._judge(pods, policy, at), doubt or self._unread(policy, at))
+        doubt = doubt or self._unread(policy, at)
+        return distrust(self._judge(pods, policy, at), doubt)
 
     def _judge(self, pods: Sequence[GpuPod], policy: Policy, at: datetime) -> WorkloadVerdict:
         history, trust = self.sampler.history, self.config.trust
@@ -621,13 +468,6 @@ class Evaluator:
             return None
         back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
         return Unknown(reason=UnknownReason.COLD_START, message=f"samples were read back to {back_to}")
-
-
-def _since_asked(state: TargetState, history: Callable[[], Sequence[HistoryLine]]) -> TargetState:
-    """Where no pod says since when it does not run (there may be none), since when the history does."""
-    if state.phase is not Phase.STARTING or state.starting_since is not None:
-        return state
-    return replace(state, starting_since=waking_since(history()))
 
 
 class _EvidenceNow(Sequence[GpuEvidence]):

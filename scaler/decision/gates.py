@@ -19,16 +19,10 @@ from typing import NamedTuple, TypeVar
 from scaler.decision.decision import (
     Active,
     Answer,
+    Case,
     Decision,
     Inactive,
     Quiet,
-    counts_from,
-    left_alone_until,
-    request_to_wake,
-    stage_of_hook,
-    too_late_at,
-    valid_warning,
-    when_free_by,
 )
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness import hooks
@@ -37,7 +31,7 @@ from scaler.idleness.hooks import HookStage
 from scaler.idleness.hours import is_open
 from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, WorkloadVerdict
+from scaler.idleness.verdict import Busy, Unknown, WorkloadVerdict
 from scaler.targets.target_state import Phase, TargetState
 
 
@@ -53,15 +47,14 @@ def decide(
 
     `quiet`: what was known before of its quiet.
     """
-    since, at_least = _idle_since(target, verdict, policy=policy, now=now, quiet=quiet) or (None, False)
-    case = Case(target, verdict, policy, now, since)
+    case = Case.of(target, verdict, policy, now, quiet)
     return Decision(
         answer=next(answer for gate in GATES if (answer := gate.find(case)) is not None),
         target=target,
         policy=policy,
         verdict=verdict,
-        idle_since=since,
-        idle_at_least=at_least,
+        idle_since=case.idle_since,
+        idle_at_least=case.idle_at_least,
         decided_at=now,
         quiet_before=quiet,
     )
@@ -71,40 +64,6 @@ def needs_verdict(target: TargetState) -> bool:
     """Whether the GPUs have to be looked at: only a running target has any."""
     runs = target.phase is Phase.HELD or (target.phase is Phase.RUNNING and target.desired_replicas > 0)
     return target.doubt is None and runs
-
-
-class Case(NamedTuple):
-    """What an answer is found from."""
-
-    target: TargetState
-    verdict: WorkloadVerdict | None
-    policy: Policy
-    now: datetime
-    idle_since: datetime | None
-
-    @property
-    def is_down(self) -> bool:
-        """At 0; but one whose pods run until its plan is carried out is decided on as it runs."""
-        target = self.target
-        return target.desired_replicas == 0 and (target.phase is not Phase.HELD or target.wake_request is not None)
-
-    @property
-    def is_late(self) -> bool:
-        """Whether it is no start any more that not all of its pods run."""
-        late_at = too_late_at(self.target, self.policy)
-        return self.target.phase in _NOT_RUNNING_YET and late_at is not None and self.now >= late_at
-
-    @property
-    def ran(self) -> timedelta:
-        return self.now - (self.target.running_since or self.now)
-
-    @property
-    def found(self) -> Idle | Busy | Unknown | None:
-        return self.verdict.verdict if self.verdict is not None else None
-
-    @property
-    def hook(self) -> HookStage | None:
-        return stage_of_hook(self.target.hook_run, self.idle_since, self.policy, self.now)
 
 
 class Gate(NamedTuple):
@@ -155,7 +114,7 @@ def _finished(case: Case) -> Answer | None:
 
 @gate("is at 0, and an annotation, a demand query or `wakeAt` requests a wake-up", "1", "`Waking`")
 def _woken(case: Case) -> Active | None:
-    request = request_to_wake(case.target, case.policy, case.now) if case.is_down else None
+    request = case.request if case.is_down else None
     return request and Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {request.words}")
 
 
@@ -163,8 +122,7 @@ def _woken(case: Case) -> Active | None:
 def _suspended(case: Case) -> Inactive | None:
     if not case.is_down:
         return None
-    is_when_free = when_free_by(case.target, case.policy)
-    awaits = _AWAITS_ROOM[case.target.is_plannable] if is_when_free else "no wake-up requested"
+    awaits = _AWAITS_ROOM[case.target.is_plannable] if case.when_free else "no wake-up requested"
     return Inactive(reason=DecisionReason.SUSPENDED, message=f"suspended; {awaits}")
 
 
@@ -175,16 +133,21 @@ _AWAITS_ROOM = {
 """By whether the target is plannable."""
 
 
+def _is_late(case: Case) -> bool:
+    """Whether it is no start any more that not all of its pods run."""
+    return case.target.phase in _NOT_RUNNING_YET and case.late_at is not None and case.now >= case.late_at
+
+
 @gate("is at 1, and for `warmUp` + `idleAfter` none of its pods holds GPUs that are known", "error", "`NoGPUPods`")
 def _without_gpu_pods(case: Case) -> Unknown | None:
-    if not case.is_late or case.target.has_gpu_pods:
+    if not _is_late(case) or case.target.has_gpu_pods:
         return None
     return Unknown(reason=UnknownReason.NO_GPU_PODS, message=case.target.message)
 
 
 @gate("is at 1, and for `warmUp` + `idleAfter` some of its pods do not run", "1", "`PodsNotRunning`")
 def _pods_not_running(case: Case) -> Active | None:
-    return Active(reason=DecisionReason.PODS_NOT_RUNNING, message=case.target.message) if case.is_late else None
+    return Active(reason=DecisionReason.PODS_NOT_RUNNING, message=case.target.message) if _is_late(case) else None
 
 
 @gate(
@@ -237,7 +200,7 @@ def _kept(case: Case) -> Active | None:
 
 @gate("was started by another client after its suspension, twice in a row", "1", "`SetBack`")
 def _set_back(case: Case) -> Active | None:
-    until, set_back = left_alone_until(case.target, case.now), case.target.set_back
+    until, set_back = case.left_alone_until, case.target.set_back
     if until is None or set_back is None:
         return None
     message = f"{set_back.words}: it is left alone until {until:%Y-%m-%dT%H:%M:%SZ}"
@@ -265,7 +228,7 @@ def _warming_up(case: Case) -> Active | None:
 
 @gate("has the verdict Busy", "1", "`GPUsBusy`")
 def _busy(case: Case) -> Active | None:
-    if not isinstance(case.found, Busy):
+    if not isinstance(case.verdict, Busy):
         return None
     message = f"work seen within the last {format_duration(case.policy.window)}"
     return Active(reason=DecisionReason.GPUS_BUSY, message=message)
@@ -283,7 +246,7 @@ def _too_short(case: Case) -> Active | None:
 
 @gate("has the verdict Unknown", "error", "the reason of the verdict")
 def _unknown(case: Case) -> Unknown | None:
-    return case.found if isinstance(case.found, Unknown) else None
+    return case.verdict if isinstance(case.verdict, Unknown) else None
 
 
 @gate("is idle, and its own controller has seen activity within `idleAfter`", "1", "`GPUsBusy`")
@@ -338,7 +301,7 @@ def _held_by_hook(case: Case) -> Active | None:
 
 @gate("is idle, with a `warning` in its policy that has not stood so long", "1", "`Warned`")
 def _warned(case: Case) -> Active | None:
-    waits = _waits_for_warning(case.target, case.idle_since, case.policy, case.now)
+    waits = _waits_for_warning(case, case.policy.warning) if case.policy.warning is not None else ""
     return _stays(case, DecisionReason.WARNED, waits) if waits else None
 
 
@@ -388,11 +351,9 @@ def _rough(duration: timedelta) -> str:
     return format_duration(timedelta(seconds=max(0, int(duration.total_seconds()))))
 
 
-def _waits_for_warning(target: TargetState, since: datetime | None, policy: Policy, now: datetime) -> str:
-    """Why it must not be suspended yet, in words; empty where the policy asks for no warning, or one has stood."""
-    if policy.warning is None:
-        return ""
-    warning, standing = format_duration(policy.warning), since and valid_warning(target, since)
+def _waits_for_warning(case: Case, warning: timedelta) -> str:
+    """Why it must not be suspended yet; empty where its warning has stood long enough."""
+    policy, target, standing = case.policy, case.target, case.warned_at
     if policy.require_delivery and not target.told_by:
         return (
             "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)"
@@ -402,20 +363,14 @@ def _waits_for_warning(target: TargetState, since: datetime | None, policy: Poli
         words = " and ".join(f"{limit} {what}".rstrip() for limit, what in limits if limit is not None)
         return f"no room yet in its policy's budget, by which at most {words} are suspended"
     if standing is None:
-        return f"its owner is warned {warning} before it may be suspended"
-    return _waits_for_time(policy, counts_from(policy, target, standing), standing, now, ", ".join(target.told_by))
-
-
-def _waits_for_time(
-    policy: Policy, counted_from: datetime | None, standing: datetime, now: datetime, targets: str
-) -> str:
-    if counted_from is None:
+        return f"its owner is warned {format_duration(warning)} before it may be suspended"
+    if (since := case.warning_counts_from) is None:
+        targets = ", ".join(target.told_by)
         return f"the warning of {standing:%Y-%m-%dT%H:%M:%SZ} counts once its owner has it from {targets}"
-    warning, did = policy.warning or timedelta(0), "notified" if policy.require_delivery else "warned"
-    if now >= counted_from + warning:
+    if case.now >= since + warning:
         return ""
-    since = f"{counted_from:%Y-%m-%dT%H:%M:%SZ}"
-    return f"its owner was {did} at {since}, {format_duration(warning)} before it may be suspended"
+    did = "notified" if policy.require_delivery else "warned"
+    return f"its owner was {did} at {since:%Y-%m-%dT%H:%M:%SZ}, {format_duration(warning)} before it may be suspended"
 
 
 def _stays(case: Case, reason: DecisionReason, why: str) -> Active:
@@ -440,58 +395,3 @@ def _hook_words(case: Case) -> str:
     if case.hook is HookStage.HELD:
         return f"{hooks.words(run)}; again from {hooks.again_at(run, policy.window):%Y-%m-%dT%H:%M:%SZ} on"
     return hooks.words(run)
-
-
-# ------------------------------------------------------------------------------------- since when is it quiet
-
-
-def _idle_since(
-    target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, quiet: Quiet | None
-) -> tuple[datetime, bool] | None:
-    """Since when enough GPUs are quiet, and whether that is a bound: the end of their last work, or the activity that
-    its own controller has seen last, and not before the warm-up ended.
-
-    None while too few of them are, and while one is unknown.
-    """
-    if target.running_since is None or verdict is None:
-        return None
-    if verdict.remote is None:
-        found = _quiet_here(target.running_since, verdict, policy, quiet)
-    else:
-        found = _quiet_there(verdict)
-    if found is None:
-        return None
-    since = max(target.running_since + policy.warm_up, found[0], target.last_activity or target.running_since)
-    return (since, found[1] and since == found[0]) if since < now else None
-
-
-def _quiet_there(verdict: WorkloadVerdict) -> tuple[datetime, bool] | None:
-    """What the cluster says where it runs, unless it does not know."""
-    if verdict.remote is None or verdict.remote.idle_since is None or isinstance(verdict.verdict, Unknown):
-        return None
-    return verdict.remote.idle_since, verdict.remote.idle_at_least
-
-
-def _quiet_here(
-    running_since: datetime, verdict: WorkloadVerdict, policy: Policy, known: Quiet | None
-) -> tuple[datetime, bool] | None:
-    """What is known from before goes further back than the samples where these go on without a hole from then.
-
-    Only further back: whoever may write that it worked until a moment ago gains nothing.
-    """
-    if not verdict.gpus or any(isinstance(gpu.verdict, Unknown) for gpu in verdict.gpus):
-        return None
-    quiet = sorted(_quiet_since(running_since, gpu) for gpu in verdict.gpus if gpu.is_quiet)
-    needed = policy.gpus.idle_gpus_needed(len(verdict.gpus))
-    if len(quiet) < needed:
-        return None
-    since, at_least = quiet[needed - 1]
-    if at_least and known and known.until >= since >= known.since >= running_since:
-        return known.since, known.at_least
-    return since, at_least
-
-
-def _quiet_since(running_since: datetime, gpu: GpuEvidence) -> tuple[datetime, bool]:
-    """Since when it is quiet by its samples, and whether that is a bound."""
-    ended_at, unseen_until = gpu.last_active_at or running_since, gpu.unseen_until
-    return (ended_at, False) if unseen_until is None or ended_at >= unseen_until else (unseen_until, True)

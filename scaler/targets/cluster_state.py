@@ -5,7 +5,7 @@ Only observed state passes through here, from the reflectors' stores. Nothing is
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from math import isfinite
 from typing import Generic, Protocol, Required, TypedDict, TypeVar
 
@@ -376,6 +376,17 @@ class ClusterState:
             for name, followed in self._health(namespace).items()
             if not isfinite(seconds_since_heard(followed))
         )
+
+    def doubt_in(self, namespace: str, max_age: timedelta) -> Unknown | None:
+        """Why the copies of the namespace's objects are not to be believed; None where they are."""
+        age_s = self.view_age_s(namespace)
+        if age_s <= max_age.total_seconds():
+            return None
+        if unlisted := self.unlisted(namespace):
+            message = f"namespace {namespace} cannot be seen whole ({unlisted}); pods may run unseen"
+        else:
+            message = f"the Kubernetes API has not been heard of for {int(age_s)} s; pods may have changed unseen"
+        return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
 
     def unserved_workloads(self, namespace: str) -> Unknown | None:
         """Why there is no Workload in the namespace, where the API server serves none in our version."""

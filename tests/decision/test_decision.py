@@ -20,8 +20,8 @@ from builders import (
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from scaler.decision.decision import Active, Answer, Decision, Inactive, Quiet, hook_stage, is_outdated
-from scaler.decision.gates import GATES, Case, decide, needs_verdict
+from scaler.decision.decision import Active, Answer, Case, Decision, Inactive, Quiet, hook_stage, is_outdated
+from scaler.decision.gates import GATES, decide, needs_verdict
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, OnFailure
 from scaler.idleness.hours import is_open, parse_day_times, parse_hours
@@ -448,7 +448,7 @@ def test_the_first_gate_that_has_an_answer_gives_it_and_says_so_in_the_docs(
     target: TargetState, of: WorkloadVerdict | None, given_policy: Any
 ) -> None:
     made = decide(target, of, policy=given_policy, now=NOON)
-    case = Case(target, of, given_policy, NOON, made.idle_since)
+    case = Case.of(target, of, given_policy, NOON, None)
     gate = next(each for each in GATES if each.find(case) is not None)
     assert gate.find(case) == made.answer
     if isinstance(made.answer, Unknown):

@@ -32,8 +32,9 @@ from scaler.app.settings.load import load as load_settings
 from scaler.app.settings.model import Settings
 from scaler.decision.decision import Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache
-from scaler.decision.evaluation import EvaluationConfig, Evaluator, ScaleTarget
+from scaler.decision.evaluation import EvaluationConfig, Evaluator
 from scaler.decision.sampling import Sampler
+from scaler.decision.scale_targets import ScaleTarget
 from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.idleness.verdict import Idle, Unknown, verdict_name

@@ -27,7 +27,8 @@ import structlog
 from scaler.clock import Turns
 from scaler.decision.decision import Decision, Quiet
 from scaler.decision.describe import EVIDENCE_LIMIT, evidence
-from scaler.decision.evaluation import Evaluator, ScaleTarget
+from scaler.decision.evaluation import Evaluator
+from scaler.decision.scale_targets import ScaleTarget
 from scaler.decision.trigger_metadata import parse_metadata, resolve_policy
 from scaler.errors import MetadataError
 from scaler.idleness.policy import Overrides, Policy
