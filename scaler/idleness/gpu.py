@@ -132,6 +132,14 @@ class GpuSeries:
     model: str = ""
 
 
+_HOST_LABELS = (
+    *("Hostname", "hostname", "node", "exported_node"),
+    *("kubernetes_node", "node_name", "nodename", "k8s_node_name", "host_name"),
+)
+"""The exporters' own, then what scrape configurations and OpenTelemetry call it. A series with none of these is taken
+for one of the pod's Node."""
+
+
 def _first(labels: Mapping[str, str], *names: str) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
 
@@ -152,7 +160,7 @@ def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
     namespace, pod = labels.get("namespace", ""), labels.get("pod", "")
     if not (namespace and pod):
         namespace = pod = ""
-    node = _first(labels, "Hostname", "hostname", "node")
+    node = _first(labels, *_HOST_LABELS)
     index = labels.get("gpu", "")
     device = _first(labels, "UUID", "uuid", "gpu_uuid") or (f"{node}/{index}" if node and index else "")
     if not device:

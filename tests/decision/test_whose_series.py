@@ -48,6 +48,19 @@ async def test_a_series_of_another_node_is_no_proof_while_the_own_exporter_is_si
     assert await decided(world) == f"Unknown {UnknownReason.NO_SAMPLES}"
 
 
+@pytest.mark.parametrize(
+    "label", ["hostname", "node", "exported_node", "kubernetes_node", "k8s_node_name", "host_name"]
+)
+async def test_a_host_is_known_by_whatever_label_names_it(label: str) -> None:
+    def named(host: str) -> list[Series]:
+        series = gpu("GPU-9", pod="train-pod")
+        plain = [{key: value for key, value in each.labels.items() if key != "Hostname"} for each in series]
+        return [replace(each, labels={**found, label: host}) for each, found in zip(series, plain, strict=True)]
+
+    assert await decided(world_of(named("node-b"))) == f"Unknown {UnknownReason.NO_SAMPLES}"
+    assert await decided(world_of(named("node-a"))) == IDLE
+
+
 async def test_the_same_series_of_the_pods_own_node_is_proof() -> None:
     assert await decided(world_of(gpu("GPU-0", pod="train-pod", node="node-a"))) == IDLE
 
