@@ -3,7 +3,8 @@
 Laws of this file:
 
 * An answer that is marked as partial is not an answer: what is missing would look like idleness. Each server has its
-  own mark, and what is put before it hands that on. `infos` say nothing about completeness and are ignored.
+  own mark, and what is put before it hands that on. One that names an error is none, whatever its status. `infos` say
+  nothing about completeness and are ignored.
 
   | mark                        | set by                                   | source                             |
   |-----------------------------|------------------------------------------|------------------------------------|
@@ -117,7 +118,7 @@ def read_answer(
         raise ReadError(
             ReadOutcome.PROTOCOL, f"the answer is not Prometheus' JSON but {_clipped(body)}; check the URL and its path"
         )
-    if envelope.status != "success":
+    if envelope.status != "success" or envelope.error or envelope.error_type:
         raise _refusal(envelope, http_status=200)
     if warnings := [each for each in envelope.warnings or () if not each.startswith(_INFO)]:
         words = _clipped("; ".join(warnings).encode())

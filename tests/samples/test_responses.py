@@ -171,6 +171,8 @@ def test_a_vector_is_demand() -> None:
 
 WRONG: dict[str, tuple[bytes, ReadOutcome, str]] = {
     "warnings": (body([], warnings=["store 10.0.0.3:10901 unavailable"]), ReadOutcome.PARTIAL, "store 10.0.0.3:10901"),
+    "an error beside a success": (body([], error="store 7 is down"), ReadOutcome.REFUSED, "store 7 is down"),
+    "its type alone": (body([], errorType="timeout"), ReadOutcome.UNAVAILABLE, "200 timeout"),
     "VictoriaMetrics' mark": (body([], isPartial=True), ReadOutcome.PARTIAL, "as partial (isPartial)"),
     "FiloDB's mark": (body([], partial=True, message="a shard starts"), ReadOutcome.PARTIAL, "as partial (partial)"),
     "HTML": (b"<html><title>Sign in</title></html>", ReadOutcome.PROTOCOL, "Sign in"),
