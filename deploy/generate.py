@@ -6,6 +6,7 @@ and page, and kustomize's base.
 
 import json
 import re
+import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import yaml
 
 from deploy import helm_chart
 from deploy.helm_chart import DEPLOY, FOLDER, ROOT, Json
+from deploy.policy_schema import properties
 from scaler.app.settings.model import Settings
 from scaler.doctor.permissions import CONFINED, REQUIRED_RULES, RequiredRule, RuleUser
+from scaler.idleness.policy import FIELDS
 from scaler.kube.objects import resources as kinds
 
 BASE = DEPLOY / "kustomize" / "base"
@@ -28,8 +31,10 @@ _PAGE = FOLDER / "README.md"
 def contents() -> Iterator[tuple[Path, str]]:
     """Every generated file and what belongs into it."""
     for crd in sorted((DEPLOY / "crds").glob("*.yaml")):
-        yield FOLDER / "crds" / crd.name, crd.read_text(encoding="utf-8")
-        yield BASE / "crds" / crd.name, crd.read_text(encoding="utf-8")
+        text = with_policy_fields(crd.read_text(encoding="utf-8"))
+        for folder in (DEPLOY, FOLDER, BASE):
+            yield folder / "crds" / crd.name, text
+    yield FOLDER / "files" / "policy-keys.json", json.dumps([each.key for each in FIELDS.values()]) + "\n"
     for source, pattern, target in (("rules", "*.rules.yaml", "rules"), ("grafana", "*.json", "dashboards")):
         for file in sorted((ROOT / "dashboards" / source).glob(pattern)):
             yield FOLDER / "files" / target / file.name, file.read_text(encoding="utf-8")
@@ -37,6 +42,18 @@ def contents() -> Iterator[tuple[Path, str]]:
     yield _SCHEMA, schema()
     yield _PAGE, page()
     yield from base()
+
+
+# ------------------------------------------------------------------------------------------------- fields of a policy
+
+
+def with_policy_fields(definition: str) -> str:
+    """The definition with the fields of a policy between the marks, where it has some."""
+    fields = yaml.dump(properties(), Dumper=_Plain, sort_keys=False, default_flow_style=None, width=10_000)
+    return _POLICY.sub(lambda found: found[1] + textwrap.indent(fields, found[2]) + found[3], definition)
+
+
+_POLICY = re.compile(r"(( *)# <policy>.*\n)(?:.*\n)*?( *# </policy>\n)")
 
 
 # --------------------------------------------------------------------------------------------------------- permissions

@@ -13,15 +13,19 @@ from typing import Any
 import typer
 from click.testing import CliRunner
 
+from deploy.policy_schema import meanings, without_links
 from docs.settings_page import tables as settings
+from scaler import __version__
 from scaler.app.cli.main import app
 from scaler.decision.gates import GATES
 from scaler.decision.reasons import STATES, CandidateState
 from scaler.doctor.permissions import REQUIRED_RULES, RequiredRule
+from scaler.idleness.policy import FIELDS, Policy, describe
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
 
 ROOT = Path(__file__).parent.parent
+ARTIFACT_HUB = ROOT / "deploy" / "artifacthub" / "idle-gpu-scaler"
 VERBS = (
     "",
     "run",
@@ -119,6 +123,44 @@ def labels() -> str:
     return "\n".join(["| label | values |", "|---|---|", *lines, ""])
 
 
+def parameters() -> str:
+    """Trigger metadata: a row for each field of a policy, between what is KEDA's own."""
+    rows = (
+        f"| `{each.key}` | {_default(name)} | {meanings()[name]} | {each.kind.written} |"
+        for name, each in FIELDS.items()
+    )
+    head = ["| parameter | default | meaning | written as |", "|---|---|---|---|", _ADDRESS]
+    return "\n".join([*head, *rows, *_OF_KEDA, ""])
+
+
+def parameters_in_short() -> str:
+    """The same for a page elsewhere, to which no links lead."""
+    meant = {name: without_links(text) for name, text in meanings().items()}
+    rows = (f"| `{each.key}` | {_default(name)} | {meant[name]} |" for name, each in FIELDS.items())
+    head = ["| parameter | default | meaning |", "|---|---|---|"]
+    return "\n".join([*head, "| `scalerAddress` | required | the scaler's headless Service |", *rows, ""])
+
+
+_ADDRESS = (
+    "| `scalerAddress` | required | address of the scaler: a *headless* Service, so that KEDA reaches all replicas "
+    "| `HOST:PORT` |"
+)
+_OF_KEDA = (
+    '| `enableTLS` | – | KEDA\'s own: use TLS | `"true"` |',
+    '| `unsafeSsl` | – | KEDA\'s own: accept any certificate. Do not use it | `"true"` |',
+)
+
+
+def _default(name: str) -> str:
+    return "–" if getattr(Policy(), name) in (None, (), "") else f"`{describe(name, Policy())}`"
+
+
+def policy_spec() -> str:
+    """Where each field of a policy is in the spec of an IdlePolicy, and how it is called in trigger metadata."""
+    rows = [f"| `{'.'.join(each.place)}` | `{each.key}` |" for each in FIELDS.values() if each.place]
+    return "\n".join(["| `spec.…` | in trigger metadata |", "|---|---|", *rows, ""])
+
+
 def gates() -> str:
     """What is decided about a target: a row for each gate, in their order."""
     rows = (f"| {each.when} | {each.answer} | {each.reasons} |" for each in GATES)
@@ -188,10 +230,13 @@ PAGES = (
     MarkedPage(path=ROOT / "README.md", sections={"map": map_of_folders}),
     MarkedPage(path=ROOT / "docs" / "command-line.md", sections={"help": help_of_all}),
     MarkedPage(path=ROOT / "docs" / "concepts.md", sections={"gates": gates}),
+    MarkedPage(path=ROOT / "docs" / "idle-policies.md", sections={"fields": policy_spec}),
     MarkedPage(path=ROOT / "docs" / "install.md", sections={"permissions": permission_table}),
     MarkedPage(path=ROOT / "docs" / "metrics.md", sections={"metrics": metrics, "labels": labels}),
     MarkedPage(path=ROOT / "docs" / "policies.md", sections={"states": states}),
     MarkedPage(path=ROOT / "docs" / "settings.md", sections={"settings": settings}),
+    MarkedPage(path=ROOT / "docs" / "trigger-reference.md", sections={"parameters": parameters}),
+    MarkedPage(path=ARTIFACT_HUB / __version__ / "README.md", sections={"parameters": parameters_in_short}),
 )
 
 

@@ -74,11 +74,12 @@ def meanings_of(model: type[BaseModel]) -> dict[str, str]:
     found = dict.fromkeys(model.model_fields, "")
     for base in reversed(model.__mro__):
         if issubclass(base, Section) and base is not Section:
-            found |= _strings_below(base)
+            found |= strings_below(base)
     return found
 
 
-def _strings_below(model: type) -> dict[str, str]:
+def strings_below(model: type) -> dict[str, str]:
+    """By field, the string below it in the source."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(node, ast.ClassDef)
     pairs = zip(node.body, node.body[1:], strict=False)

@@ -5,8 +5,9 @@ it), never scales beyond 1, does not suspend what runs when it is created, and r
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from scaler.attachment.policy import AttachmentPolicy, Criteria, Exclusion, Followed, Job
 from scaler.decision.trigger_metadata import SOURCES_ANNOTATION, hook_problem, in_words, parse_metadata
 from scaler.errors import MetadataError
+from scaler.idleness.policy import FIELDS, NAME_OF_KEY
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
@@ -47,7 +49,7 @@ def policy_of(found: idlegpu.IdlePolicy, *, hooks: Collection[str] | None = None
     """
     problems: list[str] = []
     spec = found.spec
-    if hooks is not None and (problem := hook_problem(spec.before_suspend.hook, hooks)):
+    if hooks is not None and (problem := hook_problem(_text(_at(found.spec, FIELDS["before_suspend"].place)), hooks)):
         problems.append(f"spec.beforeSuspend: {problem}")
     for name, value, known in (("mode", spec.mode, _MODES), ("actuator", spec.actuator, (KEDA, DIRECT))):
         if value and value not in known:
@@ -98,33 +100,30 @@ def _labels(selector: LabelSelector | None, where: str, problems: list[str]) -> 
 
 
 def _metadata(spec: idlegpu.IdlePolicySpec, problems: list[str]) -> Mapping[str, str]:
-    given = {
-        "mode": spec.mode.lower(),
-        "idleAfter": spec.idle_after,
-        "warmUp": spec.warm_up,
-        "activeAbove": spec.active_above,
-        "gpus": spec.gpus,
-        "reclaim": spec.reclaim,
-        "idleAfterUnderPressure": spec.idle_after_under_pressure,
-        "warning": spec.warning,
-        "requireDelivery": "" if spec.require_delivery is None else str(spec.require_delivery).lower(),
-        "beforeSuspend": spec.before_suspend.hook,
-        "beforeSuspendOnFailure": spec.before_suspend.on_failure,
-        "allowedDuring": "; ".join(map(str, spec.allowed_during)),
-        "wakeAt": "; ".join(map(str, spec.wake_at)),
-        "wake": spec.wake,
-        "suspendedAtOnce": "" if spec.budget.at_once is None else str(spec.budget.at_once),
-        "suspendedPerPeriod": f"{most.count} per {most.period}" if (most := spec.budget.per_period) else "",
-        "longestKeep": spec.keep.longest,
-        "keepsPerWeek": "" if spec.keep.per_week is None else str(spec.keep.per_week),
-        "keepUsers": ", ".join(spec.keep.users),
-    }
-    metadata = {key: value for key, value in given.items() if value}
+    metadata = {each.key: text for each in FIELDS.values() if each.place and (text := _text(_at(spec, each.place)))}
+    if spec.mode:
+        metadata["mode"] = spec.mode.lower()
     try:
         parse_metadata(metadata)
     except MetadataError as error:
-        problems.append(in_words(error.problems, "spec.{}".format))
+        problems.append(in_words(error.problems, lambda key: f"spec.{'.'.join(FIELDS[NAME_OF_KEY[key]].place)}"))
     return metadata
+
+
+def _at(spec: Any, place: Sequence[str]) -> Any:
+    return reduce(lambda at, part: getattr(at, part, None), place, spec)
+
+
+def _text(value: Any) -> str:
+    """What the spec says, as trigger metadata writes it."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return (", " if isinstance(value[:1] and value[0], str) else "; ").join(map(str, value))
+    return str(value)
 
 
 # ---- what a job gets

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 from scaler.decision.decision import Active, Decision, Inactive, hook_stage
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.reasons import REASONS, DecisionReason
-from scaler.decision.trigger_metadata import FIELD_OF_KEY
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookRun, HookStage
 from scaler.idleness.hours import following
-from scaler.idleness.policy import EnforcementMode, Reclaim, describe
+from scaler.idleness.policy import FIELDS, EnforcementMode, Reclaim, describe
 from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, verdict_name
 from scaler.idleness.window import Window
 
@@ -146,8 +145,8 @@ def _trigger(decision: Decision, at: datetime, *, is_direct: bool) -> dict[str, 
         "next": what_next(decision, at, is_direct=is_direct),
         "beforeSuspend": hook_run_status(run) if (run := decision.target.hook_run) is not None else None,
         "settings": [
-            {"name": key, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
-            for key, name in FIELD_OF_KEY.items()
+            {"name": each.key, "value": describe(name, decision.policy), "source": decision.policy.source_of(name)}
+            for name, each in FIELDS.items()
         ],
         "gpus": evidence(decision.verdict),
     }

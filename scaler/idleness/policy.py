@@ -19,6 +19,24 @@ from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import OnFailure
 from scaler.idleness.hours import DayTime, Hours
+from scaler.idleness.policy_fields import (
+    DAY_TIMES,
+    DURATION,
+    HOOK,
+    HOURS,
+    INSTANT,
+    LASTING,
+    NAMES,
+    NUMBER,
+    PERCENTAGE,
+    YES_OR_NO,
+    Kind,
+    PolicyField,
+    number,
+    positive_duration,
+    words,
+    written,
+)
 
 BUILT_IN = "built-in default"
 """Source of a value that nobody has set."""
@@ -91,49 +109,94 @@ class PerPeriod:
     count: int
     period: timedelta
 
+    @classmethod
+    def parse(cls, text: str) -> "PerPeriod":
+        """Raises: ValueError saying what may be written."""
+        count, separator, period = text.partition(" per ")
+        if not separator:
+            raise ValueError(f"{text!r} is not a number in a period; write for example '5 per 24h'")
+        return cls(count=number(count.strip()), period=positive_duration(period.strip()))
+
     def __str__(self) -> str:
         return f"{self.count} per {format_duration(self.period)}"
 
 
+GPU_RULE = Kind(GpuRule.parse, "`all`, `any`, `quorum:0.8`")
+PER_PERIOD = Kind(PerPeriod.parse, "`5 per 24h`")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    idle_after: timedelta = timedelta(hours=1)
+    """Each field that owners write says how (`written`) and what it means; nothing else has to be told of a new one."""
+
+    idle_after: timedelta = field(default=timedelta(hours=1), metadata=written("idleAfter", LASTING, "30m"))
     """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
-    warm_up: timedelta = timedelta(minutes=10)
-    """After the containers started running the answer is 1 for this long, and quiet time does not count yet."""
-    active_above_ratio: float = 0.01
-    """A signal whose peak reaches this share of 0..1 shows work; below it is quiet."""
-    gpus: GpuRule = GpuRule(share=1.0)
-    mode: EnforcementMode = EnforcementMode.ENFORCE
-    reclaim: Reclaim = Reclaim.ALWAYS
-    idle_after_under_pressure: timedelta | None = None
-    """How long it must be idle before a plan may take it for a gang that waits; None: as long as `idle_after`."""
-    warning: timedelta | None = None
-    """How long its owner must have been warned before it may be suspended; None: a warning is no condition."""
-    require_delivery: bool = False
-    """Whether that time counts from when a message of the warning was accepted, and not without one."""
-    before_suspend: str = ""
-    """The hook of the settings that has to end before it is suspended; empty: none."""
-    before_suspend_on_failure: OnFailure = OnFailure.HOLD
-    allowed_during: tuple[Hours, ...] = ()
-    """When it may be suspended; empty: at any time."""
-    wake_at: tuple[DayTime, ...] = ()
-    """When it is resumed, if it is suspended then."""
-    wake: WakeRule = WakeRule.ON_REQUEST
-    longest_keep: timedelta | None = None
-    """How long its owner may have it kept or excluded, from when that is asked; None: as long as its owner likes."""
-    keeps_per_week: int | None = None
-    """How often within seven days; None: as often as its owner likes."""
-    keep_users: tuple[str, ...] = ()
-    """Who may, as patterns such as `*@example.com`; empty: everybody who may write the annotations."""
-    suspended_at_once: int | None = None
-    """How many workloads that have this from the same policy may be suspended at once; None: as many as there are."""
-    suspended_per_period: PerPeriod | None = None
-    """How many of them within any period of a length."""
-    keep_until: datetime | None = None
+    warm_up: timedelta = field(default=timedelta(minutes=10), metadata=written("warmUp", DURATION, "10m"))
+    """After the containers *started running* the answer is 1 for this long, and quiet time does not count yet."""
+    active_above_ratio: float = field(default=0.01, metadata=written("activeAbove", PERCENTAGE, "1%"))
+    """A signal whose peak in the window reaches this share shows work; below it is quiet."""
+    gpus: GpuRule = field(default=GpuRule(share=1.0), metadata=written("gpus", GPU_RULE, "all"))
+    """The share of GPUs that must be idle."""
+    mode: EnforcementMode = field(
+        default=EnforcementMode.ENFORCE, metadata=written("mode", words(EnforcementMode), "observe")
+    )
+    """With `observe` nothing is suspended, only reported."""
+    reclaim: Reclaim = field(default=Reclaim.ALWAYS, metadata=written("reclaim", words(Reclaim), "OnPressure"))
+    """What [suspends an idle workload](policies.md#what-suspends-an-idle-workload)."""
+    idle_after_under_pressure: timedelta | None = field(
+        default=None, metadata=written("idleAfterUnderPressure", LASTING, "5m")
+    )
+    """How long it must be idle before a plan may take it for a gang that waits, up to `idleAfter`. None: as long as
+    that."""
+    warning: timedelta | None = field(default=None, metadata=written("warning", LASTING, "30m"))
+    """How long its owner must have been [warned](policies.md#warnings) before it may be suspended, by time alone or
+    by a plan. None: a warning is no condition."""
+    require_delivery: bool = field(default=False, metadata=written("requireDelivery", YES_OR_NO, "true"))
+    """Whether that time counts from when a [message of the warning](policies.md#warnings) was accepted, and not
+    without one."""
+    before_suspend: str = field(default="", metadata=written("beforeSuspend", HOOK, "checkpoint", "beforeSuspend.hook"))
+    """The [hook](policies.md#hooks) of the settings that has to end before it is suspended."""
+    before_suspend_on_failure: OnFailure = field(
+        default=OnFailure.HOLD,
+        metadata=written("beforeSuspendOnFailure", words(OnFailure), "Hold", "beforeSuspend.onFailure"),
+    )
+    """If the hook fails or takes too long: it keeps running, and the hook runs again after `idleAfter`; or it is
+    suspended all the same."""
+    allowed_during: tuple[Hours, ...] = field(
+        default=(), metadata=written("allowedDuring", HOURS, "Mon-Fri 19:00-07:00 Europe/Berlin")
+    )
+    """The [hours](idle-policies.md#hours) at which it may be suspended. None: at any time."""
+    wake_at: tuple[DayTime, ...] = field(
+        default=(), metadata=written("wakeAt", DAY_TIMES, "Mon-Fri 08:00 Europe/Berlin")
+    )
+    """The [times](idle-policies.md#hours) at which it is resumed, if it is suspended then."""
+    wake: WakeRule = field(default=WakeRule.ON_REQUEST, metadata=written("wake", words(WakeRule), "WhenFree"))
+    """With `WhenFree` a workload that a plan suspended comes back [when its quota and nodes are
+    free](policies.md#coming-back-when-free) and no Workload waits for them; only with `reclaim: OnPressure`."""
+    longest_keep: timedelta | None = field(default=None, metadata=written("longestKeep", LASTING, "8h", "keep.longest"))
+    """How long annotations may [keep or exclude](idle-policies.md#limits-of-keeps) it, from when that is asked.
+    None: as long as its owner likes."""
+    keeps_per_week: int | None = field(default=None, metadata=written("keepsPerWeek", NUMBER, "3", "keep.perWeek"))
+    """How often within seven days; each change of an end counts."""
+    keep_users: tuple[str, ...] = field(
+        default=(), metadata=written("keepUsers", NAMES, "*@example.com, alice", "keep.users")
+    )
+    """Who may, as annotation `idlegpu.io/asked-by` names them. None: everybody who may write the annotations."""
+    suspended_at_once: int | None = field(
+        default=None, metadata=written("suspendedAtOnce", NUMBER, "2", "budget.atOnce")
+    )
+    """How many workloads that have this from the same policy, or without one in the namespace, may be [suspended at
+    once](idle-policies.md#budgets). None: as many as there are."""
+    suspended_per_period: PerPeriod | None = field(
+        default=None, metadata=written("suspendedPerPeriod", PER_PERIOD, "5 per 24h", "budget.perPeriod")
+    )
+    """How many of them within any such period; one that has been resumed still counts, once."""
+    keep_until: datetime | None = field(
+        default=None, metadata=written("keepUntil", INSTANT, "2026-12-01T18:00:00Z", "")
+    )
     """Until then the answer is 1 whatever the GPUs do."""
     exclude_until: datetime | None = None
-    """Likewise: its owner has excluded it, for good where that is as late as can be."""
+    """Likewise, by an annotation alone: for good where that is as late as can be."""
     observed_because: str = ""
     """Why it is only observed, where that is not what was asked for."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -161,34 +224,42 @@ class Policy:
         return self.idle_after if self.reclaim is Reclaim.ALWAYS else self.idle_after_if_pressed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+FIELDS: Mapping[str, PolicyField] = {each.name: each.metadata["written"] for each in fields(Policy) if each.metadata}
+"""How each field is written, by its name."""
+NAME_OF_KEY: Mapping[str, str] = {each.key: name for name, each in FIELDS.items()}
+
+
 class Overrides:
     """The policy fields that one source sets; None where it is silent. Hashable: a key of the DecisionCache."""
 
-    idle_after: timedelta | None = None
-    warm_up: timedelta | None = None
-    active_above_ratio: float | None = None
-    gpus: GpuRule | None = None
-    mode: EnforcementMode | None = None
-    reclaim: Reclaim | None = None
-    idle_after_under_pressure: timedelta | None = None
-    warning: timedelta | None = None
-    require_delivery: bool | None = None
-    before_suspend: str | None = None
-    before_suspend_on_failure: OnFailure | None = None
-    allowed_during: tuple[Hours, ...] | None = None
-    wake_at: tuple[DayTime, ...] | None = None
-    wake: WakeRule | None = None
-    longest_keep: timedelta | None = None
-    keeps_per_week: int | None = None
-    keep_users: tuple[str, ...] | None = None
-    suspended_at_once: int | None = None
-    suspended_per_period: PerPeriod | None = None
-    keep_until: datetime | None = None
-    exclude_until: datetime | None = None
+    __slots__ = ("_given", "_hash")
+
+    def __init__(self, **given: Any) -> None:
+        if unknown := given.keys() - _SET.keys():
+            raise TypeError(f"a policy has no field {', '.join(sorted(unknown))}")
+        self._given = {name: value for name in _SET if (value := given.get(name)) is not None}
+        self._hash = hash((*self._given.items(),))
 
     def given(self) -> dict[str, Any]:
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return {**self._given}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _SET:
+            raise AttributeError(f"a policy has no field {name}")
+        return self._given.get(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Overrides) and self._given == other._given
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Overrides({', '.join(f'{name}={self._given.get(name)!r}' for name in _SET)})"
+
+
+_SET = dict.fromkeys((*FIELDS, "exclude_until"))
+"""The fields that a source may set, in their order."""
 
 
 def only_observed(policy: Policy, because: str) -> Policy:

@@ -146,7 +146,7 @@ def test_limits_of_keeps_are_written_as_trigger_metadata():
 def test_budgets_are_written_as_trigger_metadata():
     found = policy("a", budget={"atOnce": 0, "perPeriod": {"count": 5, "period": "24h"}})
     assert dict(found.metadata) == {"suspendedAtOnce": "0", "suspendedPerPeriod": "5 per 24h"}
-    assert "spec.suspendedPerPeriod: '0s' leaves no time" in policy("a", budget={"perPeriod": {"period": "0s"}}).problem
+    assert "spec.budget.perPeriod: '0s' leaves no time" in policy("a", budget={"perPeriod": {"period": "0s"}}).problem
 
 
 def test_hooks_are_written_as_trigger_metadata_and_one_that_the_settings_do_not_have_is_not_valid():

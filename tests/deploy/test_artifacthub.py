@@ -15,6 +15,7 @@ import deploy.helm_chart as helm_chart
 import scaler
 import scaler.decision.trigger_metadata as trigger_metadata
 from deploy.helm_chart import DEPLOY, ROOT
+from scaler.idleness.policy import NAME_OF_KEY
 
 FOLDER = DEPLOY / "artifacthub"
 PACKAGES = sorted(FOLDER.rglob("artifacthub-pkg.yml"))
@@ -62,7 +63,7 @@ def test_artifact_hub_takes_it(path: Path) -> None:
 def test_its_page_lists_the_parameters_that_there_are_with_the_same_defaults() -> None:
     listed = parameters((current() / "README.md").read_text(encoding="utf-8"))
     reference = parameters((ROOT / "docs" / "trigger-reference.md").read_text(encoding="utf-8"))
-    assert set(listed) == {*trigger_metadata._FIELDS, "scalerAddress"}
+    assert set(listed) == {*NAME_OF_KEY, "scalerAddress"}
     assert listed == {name: reference[name] for name in listed}
 
 

@@ -279,7 +279,8 @@ class DefaultsSettings(Section):
         return text
 
     def overrides(self) -> Overrides:
-        return self.into(Overrides, gpus=GpuRule.parse(self.gpus) if self.gpus else None)
+        given = {name: getattr(self, name) for name in DefaultsSettings.model_fields}
+        return Overrides(**given | {"gpus": GpuRule.parse(self.gpus) if self.gpus else None})
 
 
 class WakeSettings(Section):

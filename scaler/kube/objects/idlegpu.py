@@ -1,9 +1,14 @@
 """Our own objects (idlegpu.io/v1alpha1), by the laws of `core.py`, with the defaults of their definitions."""
 
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
+import msgspec
 from msgspec import Raw, field
 
+from scaler.idleness.policy import FIELDS, PER_PERIOD
+from scaler.idleness.policy_fields import DAY_TIMES, HOURS, NAMES, NUMBER, YES_OR_NO, Kind
 from scaler.kube.objects.core import Condition, ConditionedStatus, ObjectMeta, Struct
 from scaler.kube.objects.kueue_queues import LabelSelector
 
@@ -198,47 +203,49 @@ class WeeklyHours(Struct, frozen=True):
         return f"{days}{self.time or f'{self.begin}-{self.to}'} {self.time_zone}"
 
 
-class KeepLimits(Struct, frozen=True):
-    longest: str = ""
-    per_week: int | None = None
-    users: tuple[str, ...] = ()
-
-
 class PerPeriodLimit(Struct, frozen=True):
     count: int = 0
     period: str = ""
 
-
-class SuspensionBudget(Struct, frozen=True):
-    at_once: int | None = None
-    per_period: PerPeriodLimit | None = None
-
-
-class BeforeSuspendSpec(Struct, frozen=True):
-    hook: str = ""
-    on_failure: str = ""
+    def __str__(self) -> str:
+        """As trigger metadata writes it."""
+        return f"{self.count} per {self.period}"
 
 
-class IdlePolicySpec(Struct, frozen=True):
+_JSON: Mapping[Kind, Any] = {
+    NUMBER: int,
+    YES_OR_NO: bool,
+    NAMES: tuple[str, ...],
+    HOURS: tuple[WeeklyHours, ...],
+    DAY_TIMES: tuple[WeeklyHours, ...],
+    PER_PERIOD: PerPeriodLimit,
+}
+"""What is no text in the spec."""
+
+
+def _struct(name: str, given: Mapping[str, Any]) -> Any:
+    """A struct with these fields; what is left out is None, and a text empty."""
+    fields = [(key, kind, "") if kind is str else (key, kind | None, None) for key, kind in given.items()]
+    return msgspec.defstruct(name, fields, bases=(msgspec.Struct,), frozen=True, kw_only=True, gc=False)
+
+
+def _fields_of_policies() -> Any:
+    below: dict[str, dict[str, Any]] = {"": {}}
+    for each in FIELDS.values():
+        for *above, name in [each.place] * bool(each.place):
+            below.setdefault("".join(above), {})[name] = _JSON.get(each.kind, str)
+    return _struct("Fields", below.pop("") | {name: _struct(name, given) for name, given in below.items()})
+
+
+_PolicyFields = _fields_of_policies()
+
+
+class IdlePolicySpec(_PolicyFields, frozen=True, rename="camel", kw_only=True):  # type: ignore[misc, call-arg, valid-type]
+    """With the fields of a policy, as the definitions have them; None where the policy does not say."""
+
     precedence: int = 0
     selector: JobSelector = JobSelector()
     exclude: tuple[JobExclusion, ...] = ()
-    mode: str = ""
-    """`Observe` or `Enforce`. Empty, as the texts below: the policy does not say."""
-    idle_after: str = ""
-    warm_up: str = ""
-    active_above: str = ""
-    gpus: str = ""
-    reclaim: str = ""
-    idle_after_under_pressure: str = ""
-    warning: str = ""
-    require_delivery: bool | None = None
-    before_suspend: BeforeSuspendSpec = BeforeSuspendSpec()
-    allowed_during: tuple[WeeklyHours, ...] = ()
-    wake_at: tuple[WeeklyHours, ...] = ()
-    wake: str = ""
-    keep: KeepLimits = KeepLimits()
-    budget: SuspensionBudget = SuspensionBudget()
     notify: tuple[str, ...] = ()
     actuator: str = ""
 
