@@ -17,10 +17,12 @@ from deploy.policy_schema import meanings, without_links
 from docs.settings_page import tables as settings
 from scaler import __version__
 from scaler.app.cli.main import app
-from scaler.decision.gates import GATES
-from scaler.decision.reasons import STATES, CandidateState
+from scaler.decision.decision import Active, Inactive
+from scaler.decision.gates import GATES, Gate
+from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState
 from scaler.doctor.permissions import REQUIRED_RULES, RequiredRule
 from scaler.idleness.policy import FIELDS, Policy, describe
+from scaler.idleness.verdict import Unknown
 from scaler.reporting.metric_declarations import LABELS, MetricDeclaration
 from scaler.reporting.metrics import Metrics
 
@@ -163,8 +165,17 @@ def policy_spec() -> str:
 
 def gates() -> str:
     """What is decided about a target: a row for each gate, in their order."""
-    rows = (f"| {each.when} | {each.answer} | {each.reasons} |" for each in GATES)
+    rows = (f"| {each.when} | {_answer(each)} | {_reasons(each)} |" for each in GATES)
     return "\n".join(["| the target | answer | reason |", "|---|---|---|", *rows, ""])
+
+
+def _answer(gate: Gate) -> str:
+    shown = {Active: "1", Inactive: "0", Unknown: "error"}[gate.kind]
+    return f"**{shown}**" if set(gate.reasons) & FOUND_IDLE else shown
+
+
+def _reasons(gate: Gate) -> str:
+    return ", ".join(f"`{each}`" for each in gate.reasons) or "the reason of the verdict"
 
 
 def states() -> str:

@@ -1,22 +1,7 @@
 """Where does a workload stand between work and suspension? A decision × its warning → one state.
 
-The first row that applies, from above:
-
-| decision                                                   | state      |
-|------------------------------------------------------------|------------|
-| finished                                                   | none       |
-| asked to be at 0, and not there yet                        | Suspending |
-| at 0, or deactivated by another client                     | Suspended  |
-| a plan takes it                                            | Granted    |
-| its answer is not known, or some of its pods do not run    | Unknown    |
-| a wake-up is requested, or it waits, or its pods start     | Waking     |
-| excluded                                                   | Excluded   |
-| kept, in demand, or set back by another client             | Kept       |
-| idle, and KEDA gets 0                                      | Suspending |
-| idle, mode observe                                         | Observing  |
-| quiet, and its owner is warned                             | Warned     |
-| quiet for long enough to be told                           | Idle       |
-| else                                                       | Busy       |
+That of a phase in which it is asked to be at 0 comes first, then that of the answer's reason (`REASONS`); one that is
+quiet for a while is Idle, and where its owner is warned of that, Warned.
 
 Every state, what begins it and what may come before it is in `STATES`; the picture in docs/policies.md is made from it.
 """

@@ -1,5 +1,6 @@
 """What was decided for one trigger, and what follows from it: when it may be suspended, and until when it holds."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -126,52 +127,30 @@ class Decision:
         is_told = row_of(self.answer.reason).tells_time or (isinstance(verdict, Unknown) and verdict is not doubt)
         if is_told or warm_at == self.decided_at:  # a moment later it is quiet since then
             return self.decided_at
-        instants = (
-            policy.keep_until,
-            policy.exclude_until,
-            left_alone_until(self.target, self.decided_at),
-            warm_at,
-            _too_late_at(self.target, policy),
-            self.noticeable_at,
-            self.warning_at,
-            *self._warned_long_enough_at,
-            self._hook_again_at,
-            *self._activity_ends_at,
-            *self._scheduled_at,
-        )
+        instants = (warm_at, self.noticeable_at, self.warning_at, *self._instants())
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
 
-    @property
-    def _warned_long_enough_at(self) -> tuple[datetime, ...]:
-        """When the policy's time is over, counted from its warning and from when its owner was told of that."""
-        standing = None if self.idle_since is None else _valid_warning(self.target, self.idle_since)
-        if standing is None or self.policy.warning is None:
-            return ()
-        counted_from = _counts_from(self.policy, self.target, standing) or standing
-        return standing + self.policy.warning, counted_from + self.policy.warning
-
-    @property
-    def _hook_again_at(self) -> datetime | None:
-        """When a hook that has failed may run again."""
-        run = self.target.hook_run
-        return None if run is None or run.ended_at is None else hooks.again_at(run, self.policy.window)
-
-    @property
-    def _activity_ends_at(self) -> tuple[datetime, ...]:
-        """When the activity that its own controller has seen is over, and when it does not count as work any more."""
-        seen = self.target.last_activity
-        if seen is None or seen > self.decided_at:
-            return () if seen is None else (seen,)
-        return (seen + self.policy.window,)
-
-    @property
-    def _scheduled_at(self) -> tuple[datetime | None, ...]:
-        """When the hours of its policy begin or end, and when it is woken."""
-        policy = self.policy
-        return (
-            next_change(policy.allowed_during, self.decided_at) if policy.allowed_during else None,
-            following(policy.wake_at, self.decided_at) if policy.wake_at and not self.target.desired_replicas else None,
+    def _instants(self) -> Iterator[datetime | None]:
+        """When what was looked at may be another: keeps, the warning, the hook, activity, and hours."""
+        target, policy, now = self.target, self.policy, self.decided_at
+        yield from (
+            policy.keep_until,
+            policy.exclude_until,
+            left_alone_until(target, now),
+            _too_late_at(target, policy),
         )
+        standing = None if self.idle_since is None else _valid_warning(target, self.idle_since)
+        if standing is not None and policy.warning is not None:
+            yield from (
+                standing + policy.warning,
+                (_counts_from(policy, target, standing) or standing) + policy.warning,
+            )
+        if (run := target.hook_run) is not None and run.ended_at is not None:
+            yield hooks.again_at(run, policy.window)
+        if (seen := target.last_activity) is not None:
+            yield seen if seen > now else seen + policy.window
+        yield next_change(policy.allowed_during, now) if policy.allowed_during else None
+        yield following(policy.wake_at, now) if policy.wake_at and not target.desired_replicas else None
 
     @property
     def _may_shrink(self) -> bool:

@@ -49,7 +49,7 @@ def decide(
     """
     case = Case.of(target, verdict, policy, now, quiet)
     return Decision(
-        answer=next(answer for gate in GATES if (answer := gate.find(case)) is not None),
+        answer=next(answer for gate in GATES if (answer := gate.answer(case)) is not None),
         target=target,
         policy=policy,
         verdict=verdict,
@@ -69,61 +69,68 @@ def needs_verdict(target: TargetState) -> bool:
 class Gate(NamedTuple):
     when: str
     """The target to which it answers, as the docs say it."""
-    answer: str
-    reasons: str
-    find: Callable[[Case], Answer | None]
-    """The answer; None where one of the gates after it has to answer."""
+    reasons: tuple[DecisionReason | UnknownReason, ...]
+    kind: type[Answer]
+    find: Callable[[Case], str | Answer | None]
+    """The words of the answer, or the answer; nothing where one of the gates after it has to give it."""
+
+    def answer(self, case: Case) -> Answer | None:
+        found = self.find(case)
+        return self.kind(reason=self.reasons[0], message=found) if found and isinstance(found, str) else found or None  # type: ignore[arg-type]
 
 
 GATES: list[Gate] = []
 """In the order of precedence, in which they follow here. The last one always has an answer."""
-_Find = TypeVar("_Find", bound=Callable[[Case], Answer | None])
+_Find = TypeVar("_Find", bound=Callable[[Case], str | Answer | None])
 
 
-def gate(when: str, answer: str, reasons: str) -> Callable[[_Find], _Find]:
+def gate(when: str, *reasons: DecisionReason | UnknownReason, kind: type[Answer] = Active) -> Callable[[_Find], _Find]:
     """A gate of `GATES`, after those above it."""
 
     def add(find: _Find) -> _Find:
-        GATES.append(Gate(when, answer, reasons, find))
+        GATES.append(Gate(when, reasons, kind, find))
         return find
 
     return add
 
+
+_R = DecisionReason
 
 # ------------------------------------------------------------------------------------- what does not run, or not yet
 
 
 @gate(
     "does not exist, is not supported, or its policy is invalid",
-    "error",
-    "`TargetNotFound`, `WorkloadMissing`, `UnsupportedWorkload`, `RemoteCopy`, `InvalidPolicy`",
+    *(UnknownReason.TARGET_NOT_FOUND, UnknownReason.WORKLOAD_MISSING, UnknownReason.UNSUPPORTED_WORKLOAD),
+    *(UnknownReason.REMOTE_COPY, UnknownReason.INVALID_POLICY),
+    kind=Unknown,
 )
 def _doubted(case: Case) -> Unknown | None:
     return case.target.doubt
 
 
-@gate("has finished", "its current replica count", "`Finished`")
-def _finished(case: Case) -> Answer | None:
-    if case.target.phase is not Phase.FINISHED:
-        return None
-    as_it_stands = Active if case.target.desired_replicas else Inactive
-    return as_it_stands(
-        reason=DecisionReason.FINISHED, message="the workload has finished; its replicas stay as they are"
-    )
+_FINISHED = "the workload has finished; its replicas stay as they are"
 
 
-@gate("is at 0, and an annotation, a demand query or `wakeAt` requests a wake-up", "1", "`Waking`")
-def _woken(case: Case) -> Active | None:
-    request = case.request if case.is_down else None
-    return request and Active(reason=DecisionReason.WAKING, message=f"wake-up requested: {request.words}")
+@gate("has finished at 1", _R.FINISHED)
+def _finished(case: Case) -> str:
+    return _FINISHED if case.target.phase is Phase.FINISHED and case.target.desired_replicas else ""
 
 
-@gate("is at 0, and no wake-up is requested", "0", "`Suspended`")
-def _suspended(case: Case) -> Inactive | None:
-    if not case.is_down:
-        return None
+@gate("has finished at 0", _R.FINISHED, kind=Inactive)
+def _finished_at_zero(case: Case) -> str:
+    return _FINISHED if case.target.phase is Phase.FINISHED else ""
+
+
+@gate("is at 0, and an annotation, a demand query or `wakeAt` requests a wake-up", _R.WAKING)
+def _woken(case: Case) -> str:
+    return f"wake-up requested: {case.request.words}" if case.request is not None else ""
+
+
+@gate("is at 0, and no wake-up is requested", _R.SUSPENDED, kind=Inactive)
+def _suspended(case: Case) -> str:
     awaits = _AWAITS_ROOM[case.target.is_plannable] if case.when_free else "no wake-up requested"
-    return Inactive(reason=DecisionReason.SUSPENDED, message=f"suspended; {awaits}")
+    return f"suspended; {awaits}" if case.is_down else ""
 
 
 _AWAITS_ROOM = {
@@ -133,37 +140,40 @@ _AWAITS_ROOM = {
 """By whether the target is plannable."""
 
 
+@gate(
+    "is at 1, and for `warmUp` + `idleAfter` none of its pods holds GPUs that are known",
+    UnknownReason.NO_GPU_PODS,
+    kind=Unknown,
+)
+def _without_gpu_pods(case: Case) -> Answer | None:
+    if case.target.has_gpu_pods or not _is_late(case):
+        return None
+    return Unknown(reason=UnknownReason.NO_GPU_PODS, message=case.target.message)
+
+
+@gate("is at 1, and for `warmUp` + `idleAfter` some of its pods do not run", _R.PODS_NOT_RUNNING)
+def _pods_not_running(case: Case) -> Answer | None:
+    return Active(reason=_R.PODS_NOT_RUNNING, message=case.target.message) if _is_late(case) else None
+
+
 def _is_late(case: Case) -> bool:
     """Whether it is no start any more that not all of its pods run."""
     return case.target.phase in _NOT_RUNNING_YET and case.late_at is not None and case.now >= case.late_at
 
 
-@gate("is at 1, and for `warmUp` + `idleAfter` none of its pods holds GPUs that are known", "error", "`NoGPUPods`")
-def _without_gpu_pods(case: Case) -> Unknown | None:
-    if not _is_late(case) or case.target.has_gpu_pods:
-        return None
-    return Unknown(reason=UnknownReason.NO_GPU_PODS, message=case.target.message)
-
-
-@gate("is at 1, and for `warmUp` + `idleAfter` some of its pods do not run", "1", "`PodsNotRunning`")
-def _pods_not_running(case: Case) -> Active | None:
-    return Active(reason=DecisionReason.PODS_NOT_RUNNING, message=case.target.message) if _is_late(case) else None
-
-
 @gate(
     "is at 1, and has no Workload, no quota, checks that are not ready, or pods that do not run yet",
-    "1",
-    "`WaitingForWorkload`, `WaitingForQuota`, `WaitingForAdmissionChecks`, `Starting`",
+    *(_R.WAITING_FOR_WORKLOAD, _R.WAITING_FOR_QUOTA, _R.WAITING_FOR_CHECKS, _R.STARTING),
 )
-def _waits(case: Case) -> Active | None:
+def _waits(case: Case) -> Answer | None:
     if case.target.phase not in _NOT_RUNNING_YET:
         return None
     (reason, message), more = _NOT_RUNNING_YET[case.target.phase], case.target.message
     return Active(reason=reason, message=f"{message}: {more}" if more else message)
 
 
-_WAITS_FOR_WORKLOAD = (DecisionReason.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
-_WAITS_FOR_QUOTA = (DecisionReason.WAITING_FOR_QUOTA, "spec.replicas is 1; not admitted yet")
+_WAITS_FOR_WORKLOAD = (_R.WAITING_FOR_WORKLOAD, "spec.replicas is 1; no Workload yet")
+_WAITS_FOR_QUOTA = (_R.WAITING_FOR_QUOTA, "spec.replicas is 1; not admitted yet")
 _NOT_RUNNING_YET = {
     Phase.NO_WORKLOAD: _WAITS_FOR_WORKLOAD,
     Phase.REFUSED: _WAITS_FOR_WORKLOAD,
@@ -171,171 +181,142 @@ _NOT_RUNNING_YET = {
     Phase.RESUMING: _WAITS_FOR_QUOTA,
     Phase.DEACTIVATED_BY_OTHER: _WAITS_FOR_QUOTA,
     Phase.WAITING_FOR_QUOTA: _WAITS_FOR_QUOTA,
-    Phase.WAITING_FOR_CHECKS: (
-        DecisionReason.WAITING_FOR_CHECKS,
-        "quota reserved; admission checks are not all ready",
-    ),
-    Phase.STARTING: (DecisionReason.STARTING, "not all of its GPU pods run yet"),
+    Phase.WAITING_FOR_CHECKS: (_R.WAITING_FOR_CHECKS, "quota reserved; admission checks are not all ready"),
+    Phase.STARTING: (_R.STARTING, "not all of its GPU pods run yet"),
 }
 
 
 # -------------------------------------------------------------------------------- what runs, whatever its GPUs do
 
 
-@gate("is excluded by the annotation `idlegpu.io/exclude`", "1", "`Excluded`")
-def _excluded(case: Case) -> Active | None:
+@gate("is excluded by the annotation `idlegpu.io/exclude`", _R.EXCLUDED)
+def _excluded(case: Case) -> str:
     until = case.policy.exclude_until
-    if until is None or case.now >= until:
-        return None
-    return Active(reason=DecisionReason.EXCLUDED, message=f"excluded {_until(until)}")
+    return f"excluded {_until(until)}" if until is not None and case.now < until else ""
 
 
-@gate("is kept (`keep-until`), or a demand query has a value above 0 for it", "1", "`Kept`")
-def _kept(case: Case) -> Active | None:
+@gate("is kept (`keep-until`), or a demand query has a value above 0 for it", _R.KEPT)
+def _kept(case: Case) -> str:
     until, demand = case.policy.keep_until, case.target.demand
     if until is not None and case.now < until:
-        return Active(reason=DecisionReason.KEPT, message=f"kept {_until(until)}")
-    return Active(reason=DecisionReason.KEPT, message=f"requested by {demand}") if demand else None
+        return f"kept {_until(until)}"
+    return demand and f"requested by {demand}"
 
 
-@gate("was started by another client after its suspension, twice in a row", "1", "`SetBack`")
-def _set_back(case: Case) -> Active | None:
+@gate("was started by another client after its suspension, twice in a row", _R.SET_BACK)
+def _set_back(case: Case) -> str:
     until, set_back = case.left_alone_until, case.target.set_back
-    if until is None or set_back is None:
-        return None
-    message = f"{set_back.words}: it is left alone until {until:%Y-%m-%dT%H:%M:%SZ}"
-    return Active(reason=DecisionReason.SET_BACK, message=message)
+    return f"{set_back.words}: it is left alone until {until:%Y-%m-%dT%H:%M:%SZ}" if set_back and until else ""
 
 
-@gate("runs, and its containers have not said since when", "1", "`Starting`")
-def _unheard(case: Case) -> Active | None:
-    if case.target.running_since is not None and case.verdict is not None:
-        return None
-    message = "its containers have not reported when they started running"
-    return Active(reason=DecisionReason.STARTING, message=message)
+@gate("runs, and its containers have not said since when", _R.STARTING)
+def _unheard(case: Case) -> str:
+    is_heard = case.target.running_since is not None and case.verdict is not None
+    return "" if is_heard else "its containers have not reported when they started running"
 
 
-@gate("is within `warmUp` of its newest container's start", "1", "`WarmingUp`")
-def _warming_up(case: Case) -> Active | None:
-    if case.ran >= case.policy.warm_up:
-        return None
-    message = f"running for {_rough(case.ran)} of {format_duration(case.policy.warm_up)} warm-up"
-    return Active(reason=DecisionReason.WARMING_UP, message=message)
+@gate("is within `warmUp` of its newest container's start", _R.WARMING_UP)
+def _warming_up(case: Case) -> str:
+    warm_up = case.policy.warm_up
+    return f"running for {_rough(case.ran)} of {format_duration(warm_up)} warm-up" if case.ran < warm_up else ""
 
 
 # --------------------------------------------------------------------------------------------- what its GPUs show
 
 
-@gate("has the verdict Busy", "1", "`GPUsBusy`")
-def _busy(case: Case) -> Active | None:
-    if not isinstance(case.verdict, Busy):
-        return None
-    message = f"work seen within the last {format_duration(case.policy.window)}"
-    return Active(reason=DecisionReason.GPUS_BUSY, message=message)
+@gate("has the verdict Busy", _R.GPUS_BUSY)
+def _busy(case: Case) -> str:
+    is_busy = isinstance(case.verdict, Busy)
+    return f"work seen within the last {format_duration(case.policy.window)}" if is_busy else ""
 
 
-@gate("is not idle for `idleAfter` yet, warm-up not counted", "1", "`IdleNotLongEnough`")
-def _too_short(case: Case) -> Active | None:
+@gate("is not idle for `idleAfter` yet, warm-up not counted", _R.IDLE_NOT_LONG_ENOUGH)
+def _too_short(case: Case) -> str:
     policy = case.policy
     if case.ran >= policy.warm_up + policy.window:
-        return None
+        return ""
     warm_up, window = format_duration(policy.warm_up), format_duration(policy.window)
-    message = f"running for {_rough(case.ran)}: not yet {window} past its warm-up of {warm_up}"
-    return Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message=message)
+    return f"running for {_rough(case.ran)}: not yet {window} past its warm-up of {warm_up}"
 
 
-@gate("has the verdict Unknown", "error", "the reason of the verdict")
+@gate("has the verdict Unknown", kind=Unknown)
 def _unknown(case: Case) -> Unknown | None:
     return case.verdict if isinstance(case.verdict, Unknown) else None
 
 
-@gate("is idle, and its own controller has seen activity within `idleAfter`", "1", "`GPUsBusy`")
-def _active_by_its_controller(case: Case) -> Active | None:
+@gate("is idle, and its own controller has seen activity within `idleAfter`", _R.GPUS_BUSY)
+def _active_by_its_controller(case: Case) -> str:
     seen, window = case.target.last_activity, case.policy.window
     if seen is None or case.now - seen >= window:
-        return None
-    within = f"within the last {format_duration(window)}"
-    message = f"GPUs idle, but activity reported at {seen:%Y-%m-%dT%H:%M:%SZ}, {within}"
-    return Active(reason=DecisionReason.GPUS_BUSY, message=message)
+        return ""
+    return f"GPUs idle, but activity reported at {seen:%Y-%m-%dT%H:%M:%SZ}, within the last {format_duration(window)}"
 
 
 # --------------------------------------------------------------------------------- between idle and suspended: 0
 
 
-@gate("is idle, with `mode: observe`", "1", "`ObserveOnly`")
-def _only_observed(case: Case) -> Active | None:
-    policy = case.policy
-    if policy.mode is not EnforcementMode.OBSERVE:
-        return None
-    why = f": {policy.observed_because}" if policy.observed_because else ""
-    return _stays(case, DecisionReason.OBSERVE_ONLY, f"mode observe only reports it{why}")
+@gate("is idle, with `mode: observe`", _R.OBSERVE_ONLY)
+def _only_observed(case: Case) -> str:
+    why = case.policy.observed_because and f": {case.policy.observed_because}"
+    is_observed = case.policy.mode is EnforcementMode.OBSERVE
+    return f"{_quiet(case)}; mode observe only reports it{why}" if is_observed else ""
 
 
-@gate("is idle, with a `reclaim` that is for Workloads of Kueue, and is none", "1", "`IdleNotNeeded`")
-def _not_plannable(case: Case) -> Active | None:
+@gate("is idle, with a `reclaim` that is for Workloads of Kueue, and is none", _R.IDLE_NOT_NEEDED)
+def _not_plannable(case: Case) -> str:
     if case.policy.reclaim is Reclaim.ALWAYS or case.target.is_plannable:
-        return None
-    return _stays(case, DecisionReason.IDLE_NOT_NEEDED, _NOT_PLANNABLE)
+        return ""
+    return (
+        f"{_quiet(case)}; reclaim OnPressure and PriorityBoost are for ScalableWorkloads of Kueue Workloads, whose "
+        "quota is known; scale one, or set reclaim to Always"
+    )
 
 
-_NOT_PLANNABLE = (
-    "reclaim OnPressure and PriorityBoost are for ScalableWorkloads of Kueue Workloads, whose quota is known; scale "
-    "one, or set reclaim to Always"
-)
-
-
-@gate("is idle, outside the hours of `allowedDuring`", "1", "`OutsideHours`")
-def _outside_hours(case: Case) -> Active | None:
+@gate("is idle, outside the hours of `allowedDuring`", _R.OUTSIDE_HOURS)
+def _outside_hours(case: Case) -> str:
     hours = case.policy.allowed_during
-    if not hours or is_open(hours, case.now):
-        return None
-    return _stays(case, DecisionReason.OUTSIDE_HOURS, f"suspended only during {'; '.join(map(str, hours))}")
+    is_outside = hours and not is_open(hours, case.now)
+    return f"{_quiet(case)}; suspended only during {'; '.join(map(str, hours))}" if is_outside else ""
 
 
-@gate("is idle, its hook has failed, and its policy says `Hold`", "1", "`BeforeSuspendFailed`")
-def _held_by_hook(case: Case) -> Active | None:
-    if case.hook is not HookStage.HELD or case.policy.reclaim is Reclaim.PRIORITY_BOOST:
-        return None
-    return _stays(case, DecisionReason.BEFORE_SUSPEND_FAILED, _hook_words(case))
+@gate("is idle, its hook has failed, and its policy says `Hold`", _R.BEFORE_SUSPEND_FAILED)
+def _held_by_hook(case: Case) -> str:
+    is_held = case.hook is HookStage.HELD and case.policy.reclaim is not Reclaim.PRIORITY_BOOST
+    return _quiet_and_hook(case) if is_held else ""
 
 
-@gate("is idle, with a `warning` in its policy that has not stood so long", "1", "`Warned`")
-def _warned(case: Case) -> Active | None:
+@gate("is idle, with a `warning` in its policy that has not stood so long", _R.WARNED)
+def _warned(case: Case) -> str:
     waits = _waits_for_warning(case, case.policy.warning) if case.policy.warning is not None else ""
-    return _stays(case, DecisionReason.WARNED, waits) if waits else None
+    return waits and f"{_quiet(case)}; {waits}"
 
 
-@gate("is idle, with `reclaim: OnPressure`, and is in no plan", "1", "`IdleNotNeeded`")
-def _not_needed(case: Case) -> Active | None:
-    if case.policy.reclaim is not Reclaim.ON_PRESSURE or case.target.grant:
-        return None
-    return _stays(case, DecisionReason.IDLE_NOT_NEEDED, "no waiting gang needs its GPUs")
+@gate("is idle, with `reclaim: OnPressure`, and is in no plan", _R.IDLE_NOT_NEEDED)
+def _not_needed(case: Case) -> str:
+    is_needed = case.policy.reclaim is not Reclaim.ON_PRESSURE or case.target.grant
+    return "" if is_needed else f"{_quiet(case)}; no waiting gang needs its GPUs"
 
 
-@gate("is idle, with `reclaim: PriorityBoost`", "1", "`PriorityLowered`")
-def _priority_lowered(case: Case) -> Active | None:
-    if case.policy.reclaim is not Reclaim.PRIORITY_BOOST:
-        return None
-    return _stays(case, DecisionReason.PRIORITY_LOWERED, "Kueue preempts it first where it must")
+@gate("is idle, with `reclaim: PriorityBoost`", _R.PRIORITY_LOWERED)
+def _priority_lowered(case: Case) -> str:
+    is_boost = case.policy.reclaim is Reclaim.PRIORITY_BOOST
+    return f"{_quiet(case)}; Kueue preempts it first where it must" if is_boost else ""
 
 
-@gate("is idle, and the hook of its policy has not ended", "1", "`BeforeSuspend`")
-def _hook_runs(case: Case) -> Active | None:
-    if case.hook in (None, HookStage.DONE):
-        return None
-    return _stays(case, DecisionReason.BEFORE_SUSPEND, _hook_words(case))
+@gate("is idle, and the hook of its policy has not ended", _R.BEFORE_SUSPEND)
+def _hook_runs(case: Case) -> str:
+    return "" if case.hook in (None, HookStage.DONE) else _quiet_and_hook(case)
 
 
-@gate("is idle, and has a grant of a plan", "**0**", "`Reclaimed`")
-def _reclaimed(case: Case) -> Inactive | None:
-    if case.policy.reclaim is not Reclaim.ON_PRESSURE:
-        return None
-    return Inactive(reason=DecisionReason.RECLAIMED, message=f"{_done(case)}; taken by {case.target.grant}")
+@gate("is idle, and has a grant of a plan", _R.RECLAIMED, kind=Inactive)
+def _reclaimed(case: Case) -> str:
+    is_taken = case.policy.reclaim is Reclaim.ON_PRESSURE
+    return f"{_quiet_and_hook(case)}; taken by {case.target.grant}" if is_taken else ""
 
 
-@gate("is idle", "**0**", "`GPUsIdle`")
-def _idle(case: Case) -> Inactive:
-    return Inactive(reason=DecisionReason.GPUS_IDLE, message=_done(case))
+@gate("is idle", _R.GPUS_IDLE, kind=Inactive)
+def _idle(case: Case) -> str:
+    return _quiet_and_hook(case)
 
 
 # ---------------------------------------------------------------------------------------------- in words
@@ -373,18 +354,13 @@ def _waits_for_warning(case: Case, warning: timedelta) -> str:
     return f"its owner was {did} at {since:%Y-%m-%dT%H:%M:%SZ}, {format_duration(warning)} before it may be suspended"
 
 
-def _stays(case: Case, reason: DecisionReason, why: str) -> Active:
-    """Idle, and at 1 all the same."""
-    return Active(reason=reason, message=f"{_quiet(case.policy)}; {why}")
-
-
-def _quiet(policy: Policy) -> str:
-    floor, window = f"{100 * policy.active_above_ratio:g} %", format_duration(policy.window)
+def _quiet(case: Case) -> str:
+    floor, window = f"{100 * case.policy.active_above_ratio:g} %", format_duration(case.policy.window)
     return f"every required GPU stayed below {floor} for {window}"
 
 
-def _done(case: Case) -> str:
-    return _quiet(case.policy) if case.hook is None else f"{_quiet(case.policy)}; {_hook_words(case)}"
+def _quiet_and_hook(case: Case) -> str:
+    return _quiet(case) if case.hook is None else f"{_quiet(case)}; {_hook_words(case)}"
 
 
 def _hook_words(case: Case) -> str:

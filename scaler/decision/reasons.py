@@ -3,7 +3,7 @@
 A new reason is a word of `DecisionReason`, its row in `REASONS`, the gate that answers with it, and a line in the docs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -27,7 +27,7 @@ class CandidateState(StrEnum):
 
 
 class DecisionReason(StrEnum):
-    """Why a decision is 1 or 0."""
+    """Why a decision is 1 or 0: which of them when is said by `GATES`."""
 
     GPUS_IDLE = "GPUsIdle"
     GPUS_BUSY = "GPUsBusy"
@@ -35,40 +35,30 @@ class DecisionReason(StrEnum):
     WARMING_UP = "WarmingUp"
     STARTING = "Starting"
     PODS_NOT_RUNNING = "PodsNotRunning"
-    """Some of its pods do not run, for so long that it is no start any more: their GPUs are held, and unused."""
     WAITING_FOR_QUOTA = "WaitingForQuota"
     WAITING_FOR_CHECKS = "WaitingForAdmissionChecks"
     WAITING_FOR_WORKLOAD = "WaitingForWorkload"
     KEPT = "Kept"
     EXCLUDED = "Excluded"
-    """An annotation excludes it."""
     WAKING = "Waking"
     SET_BACK = "SetBack"
-    """Another client has set back its suspensions in a row: it is left alone for a while."""
     OBSERVE_ONLY = "ObserveOnly"
     WARNED = "Warned"
-    """Idle, and its owner is warned: it may be suspended once the warning has stood as long as the policy asks."""
     BEFORE_SUSPEND = "BeforeSuspend"
-    """Idle, and the hook of its policy has not ended."""
     BEFORE_SUSPEND_FAILED = "BeforeSuspendFailed"
-    """Idle, and the hook of its policy has failed, which holds it for a while."""
     OUTSIDE_HOURS = "OutsideHours"
-    """Idle, at an hour at which its policy suspends nothing."""
     IDLE_NOT_NEEDED = "IdleNotNeeded"
-    """Idle, but only a plan for a waiting gang may take it, and none does."""
     PRIORITY_LOWERED = "PriorityLowered"
-    """Idle, and marked so that Kueue preempts it before others."""
     RECLAIMED = "Reclaimed"
-    """Idle, and a plan gives its quota to a gang that waits."""
     SUSPENDED = "Suspended"
     FINISHED = "Finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class ReasonRow:
     state: CandidateState | None
     """Where a workload with such an answer stands; None where nothing is to be decided any more."""
-    also: frozenset[CandidateState] = frozenset()
+    also: Set[CandidateState] = frozenset()
     """States that such an answer may be of, besides."""
     tells_time: bool = False
     """Whether its message changes with the time alone."""
@@ -98,70 +88,56 @@ _S = CandidateState
 
 REASONS: Mapping[str, ReasonRow] = {
     DecisionReason.GPUS_IDLE: ReasonRow(
-        state=_S.SUSPENDING,
-        also=frozenset({_S.GRANTED, _S.SUSPENDED}),
-        warns=True,
-        found_idle=True,
-        frees=True,
-        prospect="now",
+        _S.SUSPENDING, also={_S.GRANTED, _S.SUSPENDED}, warns=True, found_idle=True, frees=True, prospect="now"
     ),
-    DecisionReason.GPUS_BUSY: ReasonRow(state=_S.BUSY, quiet_so_far=True, warns=True),
+    DecisionReason.GPUS_BUSY: ReasonRow(_S.BUSY, quiet_so_far=True, warns=True),
     DecisionReason.IDLE_NOT_LONG_ENOUGH: ReasonRow(
-        state=_S.BUSY, also=frozenset({_S.IDLE, _S.WARNED}), tells_time=True, quiet_so_far=True, warns=True
+        _S.BUSY, also={_S.IDLE, _S.WARNED}, tells_time=True, quiet_so_far=True, warns=True
     ),
-    DecisionReason.WARMING_UP: ReasonRow(state=_S.BUSY, tells_time=True, quiet_so_far=True),
-    DecisionReason.STARTING: ReasonRow(state=_S.WAKING),
+    DecisionReason.WARMING_UP: ReasonRow(_S.BUSY, tells_time=True, quiet_so_far=True),
+    DecisionReason.STARTING: ReasonRow(_S.WAKING),
     DecisionReason.PODS_NOT_RUNNING: ReasonRow(
-        state=_S.UNKNOWN, advice="see kubectl describe pod; until they run their GPUs are held, and unused"
+        _S.UNKNOWN, advice="see kubectl describe pod; until they run their GPUs are held, and unused"
     ),
-    DecisionReason.WAITING_FOR_QUOTA: ReasonRow(state=_S.WAKING),
-    DecisionReason.WAITING_FOR_CHECKS: ReasonRow(state=_S.WAKING),
-    DecisionReason.WAITING_FOR_WORKLOAD: ReasonRow(state=_S.WAKING),
-    DecisionReason.KEPT: ReasonRow(state=_S.KEPT, quiet_so_far=True, holds=True, prospect="not while kept"),
-    DecisionReason.EXCLUDED: ReasonRow(state=_S.EXCLUDED, holds=True, prospect="not while excluded"),
-    DecisionReason.WAKING: ReasonRow(state=_S.WAKING),
+    DecisionReason.WAITING_FOR_QUOTA: ReasonRow(_S.WAKING),
+    DecisionReason.WAITING_FOR_CHECKS: ReasonRow(_S.WAKING),
+    DecisionReason.WAITING_FOR_WORKLOAD: ReasonRow(_S.WAKING),
+    DecisionReason.KEPT: ReasonRow(_S.KEPT, quiet_so_far=True, holds=True, prospect="not while kept"),
+    DecisionReason.EXCLUDED: ReasonRow(_S.EXCLUDED, holds=True, prospect="not while excluded"),
+    DecisionReason.WAKING: ReasonRow(_S.WAKING),
     DecisionReason.SET_BACK: ReasonRow(
-        state=_S.KEPT,
+        _S.KEPT,
         quiet_so_far=True,
         holds=True,
         prospect="not while left alone",
         advice="let that client leave replicas alone, or exclude the workload (idlegpu.io/exclude)",
     ),
-    DecisionReason.OBSERVE_ONLY: ReasonRow(state=_S.OBSERVING, holds=True, prospect="not in mode Observe"),
-    DecisionReason.WARNED: ReasonRow(state=_S.IDLE, quiet_so_far=True, warns=True),
+    DecisionReason.OBSERVE_ONLY: ReasonRow(_S.OBSERVING, holds=True, prospect="not in mode Observe"),
+    DecisionReason.WARNED: ReasonRow(_S.IDLE, quiet_so_far=True, warns=True),
     DecisionReason.BEFORE_SUSPEND: ReasonRow(
-        state=_S.IDLE,
-        also=frozenset({_S.GRANTED}),
+        _S.IDLE,
+        also={_S.GRANTED},
         warns=True,
         of_hook=True,
         next="Once its hook has ended the answer turns inactive, if its GPUs stay quiet.",
     ),
     DecisionReason.BEFORE_SUSPEND_FAILED: ReasonRow(
-        state=_S.IDLE,
+        _S.IDLE,
         holds=True,
         of_hook=True,
         next="It stays at 1 until its hook runs again and succeeds; after work, or later.",
     ),
-    DecisionReason.OUTSIDE_HOURS: ReasonRow(state=_S.IDLE, quiet_so_far=True, warns=True),
-    DecisionReason.IDLE_NOT_NEEDED: ReasonRow(
-        state=_S.IDLE, warns=True, of_plans=True, prospect="when a gang needs it"
-    ),
-    DecisionReason.PRIORITY_LOWERED: ReasonRow(
-        state=_S.IDLE, warns=True, frees=True, prospect="when Kueue preempts it"
-    ),
+    DecisionReason.OUTSIDE_HOURS: ReasonRow(_S.IDLE, quiet_so_far=True, warns=True),
+    DecisionReason.IDLE_NOT_NEEDED: ReasonRow(_S.IDLE, warns=True, of_plans=True, prospect="when a gang needs it"),
+    DecisionReason.PRIORITY_LOWERED: ReasonRow(_S.IDLE, warns=True, frees=True, prospect="when Kueue preempts it"),
     DecisionReason.RECLAIMED: ReasonRow(
-        state=_S.GRANTED,
-        also=frozenset({_S.SUSPENDING, _S.SUSPENDED}),
-        warns=True,
-        found_idle=True,
-        frees=True,
-        of_plans=True,
+        _S.GRANTED, also={_S.SUSPENDING, _S.SUSPENDED}, warns=True, found_idle=True, frees=True, of_plans=True
     ),
-    DecisionReason.SUSPENDED: ReasonRow(state=_S.SUSPENDED, also=frozenset({_S.SUSPENDING})),
-    DecisionReason.FINISHED: ReasonRow(state=None, next="Nothing: the workload has finished."),
+    DecisionReason.SUSPENDED: ReasonRow(_S.SUSPENDED, also={_S.SUSPENDING}),
+    DecisionReason.FINISHED: ReasonRow(None, next="Nothing: the workload has finished."),
 }
 FOUND_IDLE: frozenset[str] = frozenset(reason for reason, row in REASONS.items() if row.found_idle)
-_NO_ANSWER = ReasonRow(state=_S.UNKNOWN)
+_NO_ANSWER = ReasonRow(_S.UNKNOWN)
 
 
 def row_of(reason: str) -> ReasonRow:

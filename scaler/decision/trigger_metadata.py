@@ -135,16 +135,12 @@ def resolve_policy(
     """
     nearer = (each for each in annotations if each[1] != _SILENT)
     resolved = _resolve(("settings", defaults), *trigger, *nearer)
-    if resolved.idle_after > longest:
-        raise MetadataError(
-            f"trigger metadata 'idleAfter': {format_duration(resolved.idle_after)} is longer than the "
-            f"operator allows ({format_duration(longest)}, evaluation.maxWindow of the settings)"
-        )
-    if resolved.warning is not None and resolved.warning > longest:
-        raise MetadataError(
-            f"trigger metadata 'warning': {format_duration(resolved.warning)} is longer than the operator allows "
-            f"({format_duration(longest)}, evaluation.maxWindow of the settings)"
-        )
+    for key, length in (("idleAfter", resolved.idle_after), ("warning", resolved.warning)):
+        if length is not None and length > longest:
+            raise MetadataError(
+                f"trigger metadata '{key}': {format_duration(length)} is longer than the operator allows "
+                f"({format_duration(longest)}, evaluation.maxWindow of the settings)"
+            )
     if problem := hook_problem(resolved.before_suspend, hooks):
         raise MetadataError(f"trigger metadata 'beforeSuspend': {problem}")
     if resolved.idle_after_if_pressed < shortest:

@@ -68,7 +68,7 @@ class About(StrEnum):
     """The objects of the workload."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class DoubtRow:
     about: About
     advice: str = ""
@@ -81,64 +81,54 @@ class DoubtRow:
 
 DOUBTS: Mapping[str, DoubtRow] = {
     UnknownReason.NO_SAMPLES: DoubtRow(
-        about=About.TIME, is_silent=True, advice="see whether its exporter is scraped, and names pods"
+        About.TIME, "see whether its exporter is scraped, and names pods", is_silent=True
     ),
     UnknownReason.STALE_SAMPLES: DoubtRow(
-        about=About.TIME, advice="see whether the exporter of its Node is scraped, and how late samples come"
+        About.TIME, "see whether the exporter of its Node is scraped, and how late samples come"
     ),
     UnknownReason.LOW_COVERAGE: DoubtRow(
-        about=About.TIME,
-        ends_with_window=True,
-        advice="compare trust.collectionInterval with how often samples come",
+        About.TIME, "compare trust.collectionInterval with how often samples come", ends_with_window=True
     ),
     UnknownReason.SAMPLE_GAP: DoubtRow(
-        about=About.TIME,
-        ends_with_window=True,
-        advice="see why its exporter, or the scrape, stopped for a while",
+        About.TIME, "see why its exporter, or the scrape, stopped for a while", ends_with_window=True
     ),
-    UnknownReason.FROZEN_EXPORTER: DoubtRow(
-        about=About.GPU, advice="restart the exporter, or DCGM's host engine, on its Node"
-    ),
+    UnknownReason.FROZEN_EXPORTER: DoubtRow(About.GPU, "restart the exporter, or DCGM's host engine, on its Node"),
     UnknownReason.SIGNALS_DISAGREE: DoubtRow(
-        about=About.GPU, advice="if it stays, restart the exporter, or DCGM's host engine, on its Node"
+        About.GPU, "if it stays, restart the exporter, or DCGM's host engine, on its Node"
     ),
     UnknownReason.MISSING_GPUS: DoubtRow(
-        about=About.GPU,
-        is_silent=True,
-        advice="restart the exporter of its Node, which does not show all of its GPUs",
+        About.GPU, "restart the exporter of its Node, which does not show all of its GPUs", is_silent=True
     ),
     UnknownReason.UNEXPECTED_GPUS: DoubtRow(
-        about=About.GPU,
-        advice="name this cluster in prometheus.matchers, if the source has several; set NODE_NAME from spec.nodeName "
+        About.GPU,
+        "name this cluster in prometheus.matchers, if the source has several; set NODE_NAME from spec.nodeName "
         "on an exporter that names its own pod as host",
     ),
-    UnknownReason.SHARED_GPU: DoubtRow(about=About.GPU, advice="use MIG, or whole GPUs, for what is to be suspended"),
+    UnknownReason.SHARED_GPU: DoubtRow(About.GPU, "use MIG, or whole GPUs, for what is to be suspended"),
     UnknownReason.NO_GPU_PODS: DoubtRow(
-        about=About.WORKLOAD,
-        advice="add the resource to gpuResources of the settings, if it is a GPU; exclude the workload if it is a "
+        About.WORKLOAD,
+        "add the resource to gpuResources of the settings, if it is a GPU; exclude the workload if it is a "
         "claim or an init container's",
     ),
     UnknownReason.SOURCE_UNAVAILABLE: DoubtRow(
-        about=About.SOURCE, advice="see whether the metrics source answers, and answers in whole"
+        About.SOURCE, "see whether the metrics source answers, and answers in whole"
     ),
-    UnknownReason.CLOCK_SKEW: DoubtRow(about=About.SOURCE, advice="correct the clocks, by NTP"),
-    UnknownReason.COLD_START: DoubtRow(about=About.SOURCE),
+    UnknownReason.CLOCK_SKEW: DoubtRow(About.SOURCE, "correct the clocks, by NTP"),
+    UnknownReason.COLD_START: DoubtRow(About.SOURCE),
     UnknownReason.STALE_CLUSTER_VIEW: DoubtRow(
-        about=About.SOURCE, advice="see the scaler's log, and its permissions to list and watch"
+        About.SOURCE, "see the scaler's log, and its permissions to list and watch"
     ),
-    UnknownReason.SUSPENDING: DoubtRow(about=About.WORKLOAD),
+    UnknownReason.SUSPENDING: DoubtRow(About.WORKLOAD),
     UnknownReason.TARGET_NOT_FOUND: DoubtRow(
-        about=About.WORKLOAD, advice="correct scaleTargetRef, or let the scaler read its scale (targets of the chart)"
+        About.WORKLOAD, "correct scaleTargetRef, or let the scaler read its scale (targets of the chart)"
     ),
-    UnknownReason.WORKLOAD_MISSING: DoubtRow(
-        about=About.WORKLOAD, advice="correct jobRef, or delete its ScalableWorkload"
-    ),
-    UnknownReason.UNSUPPORTED_WORKLOAD: DoubtRow(about=About.WORKLOAD, advice="scale what owns its pods"),
-    UnknownReason.REMOTE_COPY: DoubtRow(about=About.WORKLOAD),
+    UnknownReason.WORKLOAD_MISSING: DoubtRow(About.WORKLOAD, "correct jobRef, or delete its ScalableWorkload"),
+    UnknownReason.UNSUPPORTED_WORKLOAD: DoubtRow(About.WORKLOAD, "scale what owns its pods"),
+    UnknownReason.REMOTE_COPY: DoubtRow(About.WORKLOAD),
     UnknownReason.REMOTE_VERDICT_MISSING: DoubtRow(
-        about=About.SOURCE, advice="see whether the worker is connected, and what doctor says there"
+        About.SOURCE, "see whether the worker is connected, and what doctor says there"
     ),
-    UnknownReason.INVALID_POLICY: DoubtRow(about=About.WORKLOAD, advice="correct what it names"),
+    UnknownReason.INVALID_POLICY: DoubtRow(About.WORKLOAD, "correct what it names"),
 }
 
 
