@@ -101,8 +101,11 @@ _R = DecisionReason
 
 @gate(
     "does not exist, is not supported, or its policy is invalid",
-    *(UnknownReason.TARGET_NOT_FOUND, UnknownReason.WORKLOAD_MISSING, UnknownReason.UNSUPPORTED_WORKLOAD),
-    *(UnknownReason.REMOTE_COPY, UnknownReason.INVALID_POLICY),
+    UnknownReason.TARGET_NOT_FOUND,
+    UnknownReason.WORKLOAD_MISSING,
+    UnknownReason.UNSUPPORTED_WORKLOAD,
+    UnknownReason.REMOTE_COPY,
+    UnknownReason.INVALID_POLICY,
     kind=Unknown,
 )
 def _doubted(case: Case) -> Unknown | None:
@@ -163,7 +166,10 @@ def _is_late(case: Case) -> bool:
 
 @gate(
     "is at 1, and has no Workload, no quota, checks that are not ready, or pods that do not run yet",
-    *(_R.WAITING_FOR_WORKLOAD, _R.WAITING_FOR_QUOTA, _R.WAITING_FOR_CHECKS, _R.STARTING),
+    _R.WAITING_FOR_WORKLOAD,
+    _R.WAITING_FOR_QUOTA,
+    _R.WAITING_FOR_CHECKS,
+    _R.STARTING,
 )
 def _waits(case: Case) -> Answer | None:
     if case.target.phase not in _NOT_RUNNING_YET:
