@@ -307,7 +307,7 @@ class Sampler:
             boards = [*map(known.get, keys)]
             found = [self._board_of(batch.labels_of(n)) if each is None else each for n, each in enumerate(boards)]
             seen.update(zip(keys, found, strict=True))
-            rows = np.repeat(np.array(found, np.intp), batch.counts)
+            rows = np.repeat(np.fromiter(found, np.intp), batch.counts)
             is_ours = (rows >= 0) & ~self._is_late(part, batch.at_s)
             self.history.extend_boards(part.signal, rows[is_ours], batch.at_s[is_ours], batch.values[is_ours])
             newest_s = max(newest_s, batch.at_s[is_ours].max(initial=0.0))
@@ -329,7 +329,7 @@ class Sampler:
         """
         keys = [*map(hash, batch.keys)]
         devices = [*map(known.get, keys)]
-        rows = np.array([-1 if each is None else each.row for each in devices], np.intp)
+        rows = np.fromiter([-1 if each is None else each.row for each in devices], np.intp)
         for n in np.flatnonzero(rows < 0).tolist():
             device = devices[n]
             if device is None and keys[n] in known:
