@@ -12,6 +12,8 @@ from running_scaler import runtime, settings_document
 from scaler_sandbox.autoscaler import QUEUED_PROVISIONING, AutoscalerConfig, Scenario, Shape
 from scaler_sandbox.fleet import Machine
 from scaler_sandbox.job_manifests import namespace
+from scaler_sandbox.kubelet.controller import KubeletTiming
+from scaler_sandbox.kubelet.pod_lifecycle import TERMINATION
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Sandbox, SandboxConfig
@@ -62,6 +64,12 @@ class Played:
     def pods(self, namespace, prefix):
         return [pod for pod in self.world.all(POD, namespace) if pod["metadata"]["name"].startswith(prefix)]
 
+    async def end(self, namespace, prefix):
+        """Pods that are deleted end at once."""
+        for pod in self.pods(namespace, prefix):
+            body = {"metadata": {"annotations": {TERMINATION: "0s"}}}
+            await self.world.patch(POD, namespace, pod["metadata"]["name"], body)
+
     async def admitted(self, *job, owner=JOB, within=120.0):
         what = f"the admission of {'/'.join(job)}; its check: {self.check_of(*job)}"
         await self.world.wait_for(lambda: self.is_true("Admitted", *job, owner=owner), what, within=within)
@@ -95,13 +103,14 @@ class Played:
 
 
 @asynccontextmanager
-async def played(flow, *machines, tmp_path, scenarios=None, **settings):
+async def played(flow, *machines, tmp_path, scenarios=None, kubelet=None, **settings):
     """The flow's world with these machines."""
     config = replace(
         SandboxConfig.fast({}, collect=timedelta(milliseconds=200)),
         fleet=replace(SandboxConfig.fast().fleet, nodes={}, collect_seconds=0.2),
         follows=(SCALABLE_WORKLOAD,),
         **({"autoscaler": AutoscalerConfig(scenarios=scenarios)} if scenarios else {}),
+        **({"kubelet": kubelet} if kubelet else {}),
     )
     async with Sandbox(config) as world:
         for machine in machines:
@@ -210,6 +219,8 @@ async def test_http_demand_beats_idle_gpus_and_idle_wins_after(tmp_path):
 
 
 A100 = {"cluster-api/accelerator": "nvidia-a100"}
+UNTIL_TOLD = KubeletTiming(start_delay=timedelta(seconds=0.3), termination=timedelta(minutes=10))
+"""Pods that are deleted run until the test, or their grace period, ends them: what waits for them is seen to wait."""
 SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Shape(gpus=8, labels=A100))
 
 
@@ -218,13 +229,14 @@ SLOW = Scenario(provisioned_after=timedelta(seconds=2), tells_eta=True, shape=Sh
 async def test_a_machine_is_asked_for_only_where_the_ones_that_are_there_do_not_do(tmp_path, machines):
     """Of 16 in the quota `explore` holds 8. The gang wants all 16, on two machines."""
     there = [Machine(name=f"worker-{n + 1}", gpus=8, labels=A100) for n in range(machines)]
-    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW]) as flow:
+    async with played("openshift-autoscaling", *there, tmp_path=tmp_path, scenarios=[SLOW], kubelet=UNTIL_TOLD) as flow:
         await flow.apply("queues.yaml", "checks.yaml", "explore.yaml")
         await flow.admitted("vision", "explore", owner=RAY_CLUSTER)
         await flow.world.wait_for(lambda: flow.phase("vision", "explore") == "Running", "its pods to run")
         await flow.apply("pretrain.yaml")
         await flow.says("waits for", "vision", "pretrain")
         assert not flow.pods("vision", "pretrain")
+        await flow.end("vision", "explore")
         await flow.admitted("vision", "pretrain")
         requests = flow.world.all(PROVISIONING_REQUEST, "vision")
         asked = [each["spec"]["podSets"][0]["count"] for each in requests]
