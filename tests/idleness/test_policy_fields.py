@@ -11,6 +11,7 @@ from builders import NOON, a_target
 from loops_builders import scaled_object
 
 from deploy.policy_schema import meanings, properties
+from scaler.app.settings.model import DefaultsSettings
 from scaler.attachment.objects import policy_of
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.describe import explain
@@ -119,3 +120,12 @@ def test_overrides_hold_what_is_given_and_nothing_else() -> None:
         Overrides(idleAfter=1)
     with pytest.raises(AttributeError, match="no field idleAfter"):
         _ = given.idleAfter
+
+
+def test_the_settings_name_them_alike_and_read_what_triggers_read() -> None:
+    for name, field in DefaultsSettings.model_fields.items():
+        written = FIELDS[name]
+        assert field.alias == written.key
+        made = DefaultsSettings.model_validate({written.key: written.example.replace("OnPressure", "Always")})
+        given = parse_metadata({written.key: written.example.replace("OnPressure", "Always")})
+        assert made.overrides() == given
