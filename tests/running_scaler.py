@@ -48,7 +48,10 @@ async def gpus(*, busy: float = 0.0) -> AsyncIterator[tuple[Fleet, Exporter]]:
 
 
 def prometheus(*, busy: float) -> Callable[[Received], Reply]:
-    """A Prometheus that shows the same GPUs since a minute ago, for every metric."""
+    """A Prometheus that shows the same GPUs since a minute ago, for every metric.
+
+    The last sample is of the moment of the query: samples older than a pod are not its own, and pods of tests are young.
+    """
 
     def answer(request: Received) -> Reply:
         found = re.search(r"DCGM_\w+", unquote_plus(request.body.decode()))
@@ -64,7 +67,7 @@ def prometheus(*, busy: float) -> Callable[[Received], Reply]:
                     "UUID": f"GPU-{pod}",
                     "Hostname": "node-a",
                 },
-                "values": [[now - 60 + tick / 5, level] for tick in range(300)],
+                "values": [[now - tick / 5, level] for tick in reversed(range(300))],
             }
             for pod in PODS
         ]

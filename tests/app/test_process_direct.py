@@ -105,9 +105,9 @@ async def test_a_notebook_is_stopped_and_a_start_from_the_dashboard_is_a_wake_up
 
 async def test_without_samples_nothing_is_suspended(ours: Team) -> None:
     async with ours.scaler():
+        ours.works("job")
         await ours.submits("job", gpus=2)
         await ours.sees(lambda: ours.is_admitted("job"), "a job that runs")
-        ours.works("job")
         await scale_directly(ours, "job")
         await ours.sees(lambda: ours.status("job").get("reason") == "GPUsBusy", "a job at work")
         ours.world.fleet.faults.exporter_down("node-a")

@@ -67,7 +67,7 @@ async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
         None,
     )
     assert (ray["name"], ray["change"], ray["policy"]) == (NAME, "Attached", "IdlePolicy/research")
-    assert (ray["verdict"], ray["answer"]) == (verdict, answer)
+    assert (ray["verdict"], ray["answer"]) == (verdict, answer), ray["now"]
     assert now in ray["now"]
     assert not await cluster.all(SCALED_OBJECT)
 
