@@ -50,7 +50,7 @@ async def gpus(*, busy: float = 0.0) -> AsyncIterator[tuple[Fleet, Exporter]]:
 def prometheus(*, busy: float) -> Callable[[Received], Reply]:
     """A Prometheus that shows the same GPUs since a minute ago, for every metric.
 
-    The last sample is of the moment of the query: samples older than a pod are not its own, and pods of tests are young.
+    The last sample is of the moment of the query: what is older than a pod is not its own, and pods of tests are young.
     """
 
     def answer(request: Received) -> Reply:
