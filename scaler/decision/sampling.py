@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import chain
 
 import numpy as np
 import structlog
@@ -112,7 +113,8 @@ class Sampler:
         """By signal, of the series that were read last: whose they are, None for those of no pod or no GPU. By the
         hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can choose."""
         self._boards: dict[str, dict[int, int]] = {}
-        """By signal, of the series of boards that were read last: the row of the board, -1 where none is named."""
+        """By signal, of the series of boards that were read last: the row of the board or of its exporter's counter, -1
+        where none is named."""
         self._boards_newest: dict[str, datetime] = {}
         """By signal, the time of its newest sample."""
         self.history = History(signals=signals, interval=trust.interval, span=trust.interval)
@@ -160,7 +162,8 @@ class Sampler:
         # Whether there are MIG instances is known by now.
         await self._take_in_all([self._board_part(each, end) for each in self._board_signals], intake)
         self._whole |= {name for name, reach in self._reaches.items() if reach.since <= horizon}
-        self.history.forget_before(self._oldest)
+        read = chain.from_iterable(each.values() for each in self._boards.values())
+        self.history.forget_before(self._oldest, boards=read)
         return intake
 
     async def _take_in_all(self, parts: Sequence[_Part], intake: RefreshResult) -> bool:
@@ -305,7 +308,10 @@ class Sampler:
         for _, batch in _batches(readings):
             keys = [*map(hash, batch.keys)]
             boards = [*map(known.get, keys)]
-            found = [self._board_of(batch.labels_of(n)) if each is None else each for n, each in enumerate(boards)]
+            found = [
+                self._board_of(part.signal, batch.labels_of(n)) if each is None else each
+                for n, each in enumerate(boards)
+            ]
             seen.update(zip(keys, found, strict=True))
             rows = np.repeat(np.fromiter(found, np.intp), batch.counts)
             is_ours = (rows >= 0) & ~self._is_late(part, batch.at_s)
@@ -316,9 +322,9 @@ class Sampler:
         if newest_s:
             self._boards_newest[name] = datetime.fromtimestamp(newest_s, UTC)
 
-    def _board_of(self, labels: Mapping[str, str]) -> int:
+    def _board_of(self, signal: Signal, labels: Mapping[str, str]) -> int:
         found = self.identify(labels)
-        return -1 if found is None else self.history.boards.row(found.gpu.device)
+        return -1 if found is None else self.history.board_row(signal, found)
 
     def _devices_of(
         self, batch: SeriesBatch, signal: Signal, known: Mapping[int, DeviceHistory | None]
@@ -334,7 +340,7 @@ class Sampler:
             device = devices[n]
             if device is None and keys[n] in known:
                 continue
-            series = device.series if device else self.identify(batch.labels_of(n))
+            series = self.identify(batch.labels_of(n))
             if series is not None:
                 devices[n] = device = self.history.device(signal, series)
                 rows[n] = device.row

@@ -139,7 +139,7 @@ def history_of(
     for signal, found in boards.items():
         for series, samples, _ in found:
             taken = np.array([*samples], np.float64).reshape(-1, 2)
-            rows = np.full(len(taken), history.boards.row(series.gpu.device))
+            rows = np.full(len(taken), history.board_row(signal, series))
             history.extend_boards(signal, rows, taken[:, 0], taken[:, 1])
     history.mark_holders(lambda pod: gpus.node_of(*pod) is not None)
     return history

@@ -130,6 +130,8 @@ class GpuSeries:
     node: str = ""
     """The host that it names: a Node, an exporter's pod, or a host of another cluster."""
     model: str = ""
+    exporter: str = ""
+    """Whose page it stands on, as Prometheus names targets; empty where nothing says so."""
 
 
 _HOST_LABELS = (
@@ -172,4 +174,5 @@ def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
         pod=pod,
         node=intern(node),
         model=intern(_first(labels, "modelName", "modelname", "model_name")),
+        exporter=intern(" ".join(labels[name] for name in ("job", "instance") if labels.get(name))),
     )

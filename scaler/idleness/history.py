@@ -13,6 +13,7 @@ Laws of this file:
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from enum import IntFlag
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -49,12 +50,14 @@ class Doubt(IntFlag):
 class DeviceHistory:
     """One GPU as one pod held it: a row of the columns of every signal."""
 
-    __slots__ = ("_columns", "row", "series")
+    __slots__ = ("_columns", "counters", "row", "series")
 
     def __init__(self, series: GpuSeries, row: int, columns: Mapping[str, SampleColumns]) -> None:
         self.series = series
         self.row = row
         """-1 once it is forgotten."""
+        self.counters: tuple[int, ...] = ()
+        """The energy counters of its board at the exporters that report for it."""
         self._columns = columns
 
     @property
@@ -111,7 +114,8 @@ class History:
         """Boards with more than one row."""
         self._moved: set[str] = set()
         self._by_host: dict[str, set[PodKey]] | None = None
-        """None after a change."""
+        self._pairs: tuple[Rows, Rows] | None = None
+        """Rows, each with one of its counters. Both are None after a change."""
         self._doubts: dict[tuple[object, ...], NDArray[Any]] = {}
         """By question, of every row; forgotten when anything changes that it rests on."""
 
@@ -146,14 +150,18 @@ class History:
     def forget_refused(self, signal: Signal) -> None:
         self._columns[signal.name].forget_refused()
 
-    def extend_boards(self, signal: Signal, boards: Rows, at_s: Floats, values: Floats) -> None:
-        """Add samples of whole boards, of their energy or their power. Shapes and units as in `extend`."""
+    def board_row(self, signal: Signal, series: GpuSeries) -> int:
+        """Where samples of the whole board are kept: power in its own row, energy in that of its exporter's counter."""
+        return self.boards.row(series.gpu.device, series.exporter if signal is ENERGY else "")
+
+    def extend_boards(self, signal: Signal, rows: Rows, at_s: Floats, values: Floats) -> None:
+        """Add samples of whole boards, of rows as by `board_row`. Shapes and units as in `extend`."""
         self._doubts.clear()
         if signal is ENERGY:
-            self.boards.take_energy(boards, at_s, values)
+            self.boards.take_energy(rows, at_s, values)
         elif signal is BOARD_POWER:
             is_measured = ~np.isnan(utilisation_ratios(values, signal.unit))
-            self.boards.take_power(boards[is_measured], at_s[is_measured], values[is_measured])
+            self.boards.take_power(rows[is_measured], at_s[is_measured], values[is_measured])
 
     def device(self, signal: Signal, series: GpuSeries) -> DeviceHistory:
         """The device of the series, for which the signal reports in this unit; a new one where there was none."""
@@ -173,6 +181,11 @@ class History:
             self._moved.update(each.series.namespace for each in (*board, device))
             self._doubts.clear()
             self._by_host = None
+        counter = self.boards.row(gpu.device, series.exporter)
+        if counter not in device.counters:
+            device.counters += (counter,)
+            self._doubts.clear()
+            self._pairs = None
         columns = self._columns[signal.name]
         columns.has_reported[device.row] = True
         columns.is_percent[device.row] |= signal.unit is Unit.PERCENT
@@ -208,13 +221,13 @@ class History:
         return bool(self._is_holder[device.row])
 
     def is_alive(self, device: DeviceHistory, trust: Trust, end: datetime) -> bool:
-        """Whether a counter of its board shows that the exporter still measures."""
-        grows, _ = self.boards.counters(self._board[[device.row]], trust, end)
-        return bool(grows[0])
+        """Whether counters of its board show that the exporters which report for it still measure."""
+        grows, stands_still = self.boards.counters(np.array(device.counters), trust, end)
+        return bool(grows.any() and not stands_still.any())
 
     def has_counter(self, device: DeviceHistory) -> bool:
         """Whether there is a counter of its board by which to see that."""
-        return self.boards.has_counter(self._board.item(device.row))
+        return self.boards.has_counter(np.array(device.counters))
 
     def pods_of_host(self, host: str) -> Set[PodKey]:
         """The pods that series of that host name."""
@@ -314,8 +327,8 @@ class History:
         found = self._doubts.get(question)
         if found is None:
             found = np.zeros(len(self._rows), np.uint8)
-            _, stands_still = self.boards.counters(self._board[: len(found)], trust, end, length)
-            found[stands_still] |= np.uint8(Doubt.FROZEN)
+            is_frozen = self.boards.are_frozen(self._board[: len(found)], self._counters(), trust, end, length)
+            found[is_frozen] |= np.uint8(Doubt.FROZEN)
             if self._shared:
                 self._doubt_shared(found, above_ratio, length, trust, end)
             if self.boards.has_power:
@@ -339,6 +352,12 @@ class History:
             until = np.maximum(_latest(gpus, own), of_parent)
             found[rows] = np.where(until > own + self.interval.total_seconds(), until, -np.inf)
         return found
+
+    def _counters(self) -> tuple[Rows, Rows]:
+        if self._pairs is None:
+            rows = np.fromiter((each.row for each in self for _ in each.counters), np.intp)
+            self._pairs = rows, np.fromiter(chain.from_iterable(each.counters for each in self), np.intp)
+        return self._pairs
 
     def _on_shared_boards(self) -> tuple[Rows, Rows]:
         """The rows of boards that have several, and numbers of their GPUs."""
@@ -375,8 +394,9 @@ class History:
         active: NDArray[np.bool_] = np.maximum.reduce(peaks) >= as_stored(above_ratio)
         return active
 
-    def forget_before(self, at: datetime) -> None:
-        """Free the rows of devices whose newest sample is older."""
+    def forget_before(self, at: datetime, *, boards: Iterable[int] = ()) -> None:
+        """Free the rows of devices whose newest sample is older, and those of boards that are neither theirs nor among
+        `boards`, in which -1 is none."""
         columns = list(self._columns.values())
         newest = np.maximum.reduce([each.last_samples for each in columns])
         is_held = np.logical_or.reduce([each.has_reported for each in columns])
@@ -387,6 +407,8 @@ class History:
         self._free_rows += rows
         for each in columns if rows else ():
             each.clear(np.array(rows, np.intp))
+        held = np.append(np.fromiter(boards, np.intp), self._counters()[1])
+        self.boards.forget_others(held[held >= 0])
 
     def _forget(self, device: DeviceHistory) -> None:
         board = device.series.gpu.device
@@ -397,7 +419,7 @@ class History:
             self._shared.discard(board)
         self._moved.update(each.series.namespace for each in (*self._by_board.get(board, ()), device))
         self._doubts.clear()
-        self._by_host = None
+        self._by_host = self._pairs = None
         self._is_mig[device.row] = False
         device.row = -1
 

@@ -12,7 +12,7 @@ import pytest
 from builders import NOON, TRUST, at, minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_metrics import GPU_UTIL, Metrics, Point, ScriptedSource, during, gpu, of_metric, reads, vanish
+from scripted_metrics import GPU_UTIL, Metrics, Point, ScriptedSource, Series, during, gpu, of_metric, reads, vanish
 
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.errors import SourceError
@@ -451,6 +451,21 @@ async def test_a_series_is_relabelled_once_however_often_it_is_read_or_dropped()
         assert (intake.series, intake.unattributed) == (4, 2)
     assert [str(device.series.gpu) for device in sampler.history] == ["GPU-1"]
     assert sampler.looks == 4
+
+
+async def test_boards_of_nodes_that_come_and_go_leave_nothing_behind() -> None:
+    """Every minute another Node, with another GPU and another exporter, takes the place of the last one."""
+    labels = gpu("GPU-0", pod="train")[0].labels
+    counter = Series(metric=ENERGY.metrics[0], labels=labels, value=lambda at_s: at_s)
+    bench = Bench(Metrics(series=[*gpu("GPU-0", pod="train"), counter]))
+    bench.metrics.distortions.append(
+        lambda point: point.labelled(UUID=f"GPU-{point.at_s // 60:.0f}", instance=f"10.0.0.1:{point.at_s // 60:.0f}")
+    )
+    for tick in range(120):
+        await bench.refresh(at(30 * tick))
+        assert len({each.series.gpu for each in bench.sampler.history}) <= SPAN / minutes(1) + 2
+    # A board and a counter of each GPU of the window, and of the one that came last.
+    assert bench.sampler.history.boards.row("another") <= 2 * (SPAN / minutes(1) + 3)
 
 
 async def test_pods_that_come_and_go_leave_nothing_behind() -> None:

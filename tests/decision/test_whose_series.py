@@ -100,6 +100,20 @@ async def test_a_page_that_stands_still_is_noticed() -> None:
     assert await decided(world_of(series)) == IDLE
 
 
+@pytest.mark.parametrize(("stop", "expected"), [(-200.0, f"Unknown {UnknownReason.FROZEN_EXPORTER}"), (0.0, IDLE)])
+async def test_another_exporters_counter_does_not_hide_a_page_that_stands_still(stop: float, expected: str) -> None:
+    """It is of the same GPU, and grows; the page's own stands still from `stop` on."""
+    now = NOON.timestamp()
+
+    def at_target(each: Series, instance: str) -> Series:
+        return replace(each, labels={**each.labels, "job": "gpus", "instance": instance})
+
+    page = [*gpu("GPU-0", pod="train-pod"), energy(lambda at_s: 1e9 + (min(at_s, now + stop) if stop else at_s))]
+    other = energy(lambda at_s: 3e9 + at_s)
+    world = world_of([*(at_target(each, "10.0.0.1:9400") for each in page), at_target(other, "10.0.0.1:9835")])
+    assert await decided(world) == expected
+
+
 @pytest.mark.parametrize(
     ("grows", "single_witness", "expected"),
     [

@@ -223,9 +223,9 @@ def test_power_is_unexplained_by_half_of_what_a_model_may_draw() -> None:
 # ------------------------------------------------------------------------------------------------------------ counters
 
 
-def count(made: History, values: Sequence[tuple[float, float]]) -> None:
-    """Energy of GPU-0: (seconds from noon, value)."""
-    rows = np.full(len(values), made.boards.row("GPU-0"))
+def count(made: History, values: Sequence[tuple[float, float]], *, exporter: str = "") -> None:
+    """Energy of GPU-0 as an exporter shows it: (seconds from noon, value)."""
+    rows = np.full(len(values), made.boards.row("GPU-0", exporter))
     at_s, energy = (np.array(each) for each in zip(*[(NOON.timestamp() + s, v) for s, v in values], strict=True))
     made.extend_boards(ENERGY, rows, at_s, energy)
 
@@ -294,9 +294,80 @@ def test_a_counter_is_judged_by_its_samples_and_not_by_how_they_were_read(
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize(
+    ("what", "shown_by", "counters", "expected"),
+    [
+        ("its exporter's counter grows", ["a"], {"a": 0}, "Idle"),
+        ("it stands still, another's grows", ["a"], {"a": -600, "b": 0}, "Unknown FrozenExporter"),
+        ("it stopped, another's grows", ["a"], {"a": -150, "b": 0}, "Unknown FrozenExporter"),
+        ("it grows, another's stands still", ["a"], {"a": 0, "b": -600}, "Idle"),
+        ("one of both that show it stands still", ["a", "b"], {"a": -600, "b": 0}, "Unknown FrozenExporter"),
+        ("both that show it measure", ["a", "b"], {"a": 0, "b": 0}, "Idle"),
+        ("none of its own is known, another's stands still", ["a"], {"b": -600}, "Unknown FrozenExporter"),
+        ("series say not whose they are, one stands still", [""], {"a": -600, "b": 0}, "Unknown FrozenExporter"),
+    ],
+)
+def test_a_counter_speaks_for_the_exporter_that_shows_it(
+    what: str, shown_by: Sequence[str], counters: Mapping[str, float], expected: str
+) -> None:
+    """Whichever of both is read first."""
+    for is_counted_first in (False, True):
+        made = history()
+        for step in range(2):
+            if (step == 0) is is_counted_first:
+                for exporter, stop in counters.items():
+                    count(made, energy_until(stop), exporter=exporter)
+            else:
+                for exporter in shown_by:
+                    record(made, replace(of_pod(OWN), exporter=exporter), every(30, **SPAN))
+        assert word(judged(made)) == expected, what
+        made.forget_before(at(-60))
+        assert word(judged(made)) == expected, f"{what}, after others were forgotten"
+
+
+@given(
+    stops=st.lists(st.sampled_from([0.0, -150.0, -600.0]), min_size=1, max_size=3),
+    others=st.lists(st.sampled_from([0.0, -600.0]), max_size=2),
+)
+def test_a_gpu_is_idle_only_if_every_exporter_that_shows_it_measures(stops: list[float], others: list[float]) -> None:
+    made = history()
+    for number, stop in enumerate(stops):
+        record(made, replace(of_pod(OWN), exporter=f"shows-{number}"), every(30, **SPAN))
+        count(made, energy_until(stop), exporter=f"shows-{number}")
+    for number, stop in enumerate(others):
+        count(made, energy_until(stop), exporter=f"counts-{number}")
+    assert (word(judged(made)) == "Idle") is all(stop == 0 for stop in stops)
+
+
+def test_counters_of_one_moment_are_no_growth() -> None:
+    """Two tiles of a board, each with its own value, on a page that stands still; and on one that does not."""
+    for grows, expected in ((0.0, "Unknown FrozenExporter"), (1.0, "Idle")):
+        made = history()
+        record(made, of_pod(OWN), every(30, **SPAN))
+        count(made, [(s, tile + grows * s) for s in range(-600, 0, 30) for tile in (1e9, 2e9)])
+        assert word(judged(made)) == expected
+
+
+def test_what_boards_show_is_forgotten_with_them_and_not_inherited() -> None:
+    made = history()
+    for number in range(300):
+        device = f"GPU-{number}"
+        made.boards.row(device, "exporter")
+        record(made, of_pod(OWN, device), every(30, start=-600, end=-5))
+        rows = np.full(1, made.boards.row(device, "exporter"))
+        made.extend_boards(ENERGY, rows, np.array([NOON.timestamp()]), np.array([1e9 + number]))
+        made.forget_before(at(60), boards=[made.boards.row("GPU-0", "exporter"), -1])
+        if number:
+            assert not made.boards.has_counter(np.array([made.boards.row(device, x) for x in ("exporter", "")]))
+            assert made.boards.has_counter(np.array([made.boards.row("GPU-0", "exporter")]))
+    assert made.boards.row("another") < 10
+
+
 def test_one_signal_alone_is_said_to_be_alone_unless_a_counter_grows() -> None:
     made = history(signals=DEFAULT_SIGNALS[:1])
     record(made, of_pod(OWN), every(30, **SPAN))
+    assert judged(made).is_single_witness
+    count(made, energy_until(0), exporter="another")
     assert judged(made).is_single_witness
     count(made, energy_until(0))
     assert not judged(made).is_single_witness
