@@ -199,6 +199,8 @@ class MemoryScales(ScaleSubresources):
         self.owners: dict[tuple[str, str, str], ObjectMeta] = {}
         """Targets and owners of pods, by (apiVersion, kind, name)."""
         self.asked: list[OwnerReference] = []
+        self.refused: set[str] = set()
+        """Kinds that may not be listed."""
 
     def put(self, kind: tuple[str, str], name: str, *owners: OwnerReference) -> None:
         """An object that is owned, and may own others; its UID is `uid-NAME`."""
@@ -218,6 +220,9 @@ class MemoryScales(ScaleSubresources):
         if found is not None and found.uid == reference.uid:
             return found
         return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=f"{reference.name} is not known")
+
+    def may_read(self, namespace: str, reference: OwnerReference) -> bool:
+        return reference.kind not in self.refused
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
         """Nothing to ask."""

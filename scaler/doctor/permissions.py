@@ -72,8 +72,8 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         on=_on(kinds.POD, kinds.SCALED_OBJECT, kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD),
         on_targets=True,
     ),
-    # Between pods and what a scale target of any other kind may own (`targets/owned_pods.py`).
-    RequiredRule(part=RuleUser.SCALER, verbs=("list", "watch"), on=_on(kinds.REPLICA_SET)),
+    # Between pods and what a scale target, or a pod of it, may own (`targets/owned_pods.py`).
+    RequiredRule(part=RuleUser.SCALER, verbs=("list", "watch"), on=_on(kinds.REPLICA_SET, kinds.JOB)),
     RequiredRule(part=RuleUser.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
     RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD)),
     RequiredRule(

@@ -193,6 +193,13 @@ class ScaleSubresources:
             return _stale(f"its owner {reference.kind} {reference.name} does not exist (any more)")
         return seen.metadata
 
+    def may_read(self, namespace: str, reference: OwnerReference) -> bool:
+        """Whether objects of its kind there are, or may yet be, listed."""
+        kind = reference.api_version, reference.kind
+        reflector = self._reflectors.get(kind)
+        is_refused = reflector is not None and isinstance(reflector.within(namespace).state, Absent | Denied)
+        return not is_refused and kind not in self._unresolved
+
     def revision(self, namespace: str) -> Hashable:
         """Where it is as before, all scales of the namespace are as before."""
         kinds = {**self._reflectors, **dict.fromkeys(self._unresolved)}

@@ -22,6 +22,7 @@ CUSTOM = ("ml.example.com/v1", "Inference")
 DEPLOYMENT, REPLICA_SET, STATEFUL_SET = ("apps/v1", "Deployment"), ("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet")
 LWS = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
 POD = ("v1", "Pod")
+JOB, SET = ("batch/v1", "Job"), ("jobset.x-k8s.io/v1alpha2", "JobSet")
 Kind = tuple[str, str]
 NAME = "leaderworkerset.sigs.k8s.io/name"
 
@@ -116,14 +117,65 @@ def test_a_pod_of_which_not_all_owners_are_read_may_be_the_targets(between: str,
     assert hidden in doubt.message
 
 
-@pytest.mark.parametrize("kind", [DEPLOYMENT, REPLICA_SET, STATEFUL_SET, LWS])
+BY_LABELS = [DEPLOYMENT, REPLICA_SET, STATEFUL_SET, LWS]
+
+
+@pytest.mark.parametrize("kind", BY_LABELS)
 def test_of_kinds_whose_labels_say_all_no_owner_is_read(kind: Kind) -> None:
     """So a hundred thousand pods of Deployments cost nothing."""
     objects = Objects(kind)
-    objects.pod("leader", labels={"role": "leader"})
-    objects.pod("stranger", reference(CUSTOM, "nobody-knows"))
+    objects.pod("leader", reference(REPLICA_SET, "own"), labels={"role": "leader"})
+    for each in BY_LABELS:
+        objects.pod(f"stranger-{each[1].lower()}", reference(each, "nobody-knows"))
     assert objects.found() == ["leader"]
     assert objects.scales.asked == []
+
+
+@pytest.mark.parametrize("kind", BY_LABELS)
+def test_beside_such_kinds_a_pod_is_in_doubt_while_its_owners_are_being_read(kind: Kind) -> None:
+    objects = Objects(kind)
+    objects.pod("leader", labels={"role": "leader"})
+    objects.pod("executor", reference(JOB, "job"))
+    doubt = objects.found()
+    assert isinstance(doubt, Unknown)
+    assert doubt.message.startswith(f"Pod executor may belong to {kind[1]}/target: ")
+    objects.scales.put(JOB, "job", reference(POD, "another"))
+    assert objects.found() == ["leader"]
+    objects.scales.owners.clear()
+    objects.scales.refused.add("Job")
+    objects.pod("another")
+    assert objects.found() == ["leader"]
+
+
+@pytest.mark.parametrize("kind", [*BY_LABELS, CUSTOM])
+@pytest.mark.parametrize(
+    "between",
+    [[JOB], [JOB, SET], [JOB, POD], [JOB, POD, JOB, SET]],
+    ids=lambda each: "-".join(kind for _, kind in each),
+)
+def test_the_pods_that_a_targets_pods_own_through_other_objects_are_the_targets(
+    kind: Kind, between: Sequence[Kind]
+) -> None:
+    """They are deleted with it, whatever the pods of its own do."""
+    objects = Objects(kind)
+    above = reference(STATEFUL_SET, "target")
+    if kind != CUSTOM:
+        objects.scales.put(STATEFUL_SET, "target")
+    objects.pod("driver", above, labels={"role": "leader"})
+    found, above = ["driver"], reference(POD, "driver")
+    for number, each in enumerate(reversed(between)):
+        name = f"inner-{number}"
+        if each == POD:
+            objects.pod(name, above)
+            found.append(name)
+        else:
+            objects.scales.put(each, name, above)
+        above = reference(each, name)
+    objects.pod("executor", above)
+    objects.scales.put(JOB, "other", reference(POD, "another"))
+    objects.pod("stranger", reference(JOB, "other"))
+    objects.pod("another", labels={"role": "other"})
+    assert objects.found() == sorted([*found, "executor"])
 
 
 @pytest.mark.parametrize("kind", [DEPLOYMENT, STATEFUL_SET, LWS, CUSTOM])
