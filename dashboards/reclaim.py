@@ -120,10 +120,10 @@ def _waiting() -> list[Any]:
         bars(
             "Budget headroom", "How many more workloads may be suspended under each budget?",
             Query(
-                expr=f"min by (budget, limit) (idle_gpu_scaler_budget_headroom_workloads{{{CLUSTER}}})",
-                legend="{{budget}} ({{limit}})",
+                expr=f"min by (budget) (idle_gpu_scaler_budget_headroom_workloads{{{CLUSTER}}})",
+                legend="{{budget}}",
             ),
-            unit="short", empty=f"no budgets are set (reclaim.budgets), or {NO_LEADER}", steps={None: RED, 1: GREEN},
+            unit="short", empty=f"no policy has a budget, or {NO_LEADER}", steps={None: RED, 1: GREEN},
             size=(8, 8),
         ),
     ]  # fmt: skip

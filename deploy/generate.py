@@ -184,18 +184,15 @@ def _inlined(schema: Json) -> Json:
 
 _UNIT, _ABOVE_0 = "(ms|s|m|h|d)", r"([0-9]*[1-9][0-9]*(\.[0-9]+)?|[0-9]+\.[0-9]*[1-9][0-9]*)"
 _PARTS = rf"([0-9]+(\.[0-9]+)?{_UNIT})"
-_CLOCK = "([01]?[0-9]|2[0-3]):[0-5][0-9]"
 PATTERNS = {
     "Duration": f"{_PARTS}*{_ABOVE_0}{_UNIT}{_PARTS}*",
     "DurationOrZero": f"{_PARTS}+",
     "Ratio": r"(100(\.0+)?|[1-9][0-9]?(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*) *%",
-    "Begin": _CLOCK,
-    "End": f"{_CLOCK}|24:00",
     "Network": "[0-9A-Fa-f:.]+(/[0-9]{1,3})?",
     "gpus": r"all|any|quorum:(1|0?\.[0-9]*[1-9][0-9]*)",
 }
 """How the program reads what is written as text, spaces around it aside."""
-_NAMED = {"to": "End", "trustedProxies": "Network", "gpus": "gpus"}
+_NAMED = {"trustedProxies": "Network", "gpus": "gpus"}
 
 
 def pattern(name: str) -> str:
@@ -208,8 +205,6 @@ def _written(at: Json) -> Json:
     match at:
         case {"format": "duration"}:
             return {"type": "string", "pattern": pattern("DurationOrZero" if "ge" in at else "Duration")}
-        case {"format": "time"}:
-            return {"type": "string", "pattern": pattern("Begin")}
         case {"type": "number", "gt": 0, "le": 1}:
             return {"type": "string", "pattern": pattern("Ratio")}
     return at

@@ -12,7 +12,7 @@ from scaler.quota.demands import FlavorOptions
 from scaler.quota.model import Flavor, QuotaClusterQueue, QuotaCohort, QuotaWorkload
 from scaler.quota.tree import build_trees
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
+from scaler.reclaim.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.costs import Cost, CostWeights, cost_of
 from scaler.reclaim.search.quota_problem import plan_reclaim
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate, NoPlan, PlanningTree, PlanRequest, ReclaimPlan
@@ -31,6 +31,7 @@ def candidate(workload: QuotaWorkload, *, cost: int | None = None, **stake: Any)
         gpus=gpus,
         cost=found,
         cluster_queue=workload.held.cluster_queue,
+        budgets=(workload.held.cluster_queue,),
     )
 
 

@@ -205,7 +205,8 @@ SCHEMA = json.loads((helm_chart.FOLDER / "values.schema.json").read_text(encodin
 NEITHER = {"dashboards.mutations", "grpc.health.v1"}
 """What else is written as code and begins like a value or a setting: a module, and the name of an API."""
 REMOVED = {
-    page: {"reclaim.onTheft", "notifications.digest", "defaults.mode"} for page in ("CHANGELOG.md", "docs/upgrade.md")
+    page: {"reclaim.onTheft", "reclaim.budgets", "notifications.digest", "defaults.mode"}
+    for page in ("CHANGELOG.md", "docs/upgrade.md")
 }
 """Settings of the past, by the pages that say what became of them."""
 
@@ -283,5 +284,5 @@ def test_links_commands_files_and_settings_are_found_and_wrong_ones_are_told_apa
     assert [*ours(line)] == [("doctor", "--json")]
     assert {"README.md", "docs/install.md", "docs/platforms.md"} <= {page for page, _ in HELM}
     assert "deploy/helm/idle-gpu-scaler/values-gke.yaml" in files_named(ROOT / "docs" / "install.md")
-    text = "`networkPolicy.kedaPeers`, `reclaim.budgets: []`, `tls.crt`, `metrics.price`"
+    text = "`networkPolicy.kedaPeers`, `reclaim.pressure: false`, `tls.crt`, `metrics.price`"
     assert set(paths_named(text)) - named_ones() == {"metrics.price"}

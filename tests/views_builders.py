@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from builders import BUSY, IDLE, WorkloadJson, a_target, at, decision, verdict
+from builders import policy as default_policy
 from loops_builders import MemoryCluster, MemoryStore, scalable_workload, scaled_object
 from quota_builders import NAMESPACE, NOW, flavor, local_queue
 
@@ -76,6 +77,7 @@ class QuotaCluster:
         self.decision_cache = DecisionCache(max_age=timedelta(minutes=1), clock=lambda: 0.0)
         self.view = QuotaView(self.snapshot)
         self._entries: dict[Key, EvaluatedScaledObject] = {}
+        self.judged_by = default_policy()
         names = {name for queue in queues for group in queue.groups for name in group.flavors}
         given = {each.name: each for each in flavors}
         for name in names:
@@ -115,6 +117,7 @@ class QuotaCluster:
                 answer,
                 verdict=verdict(IDLE if is_quiet else BUSY),
                 idle_since=at(-1800),
+                policy=self.judged_by,
                 target=a_target(desired_replicas=scalable.spec.replicas if scalable is not None else 1),
             )
             self._entries[NAMESPACE, name] = EvaluatedScaledObject(

@@ -149,7 +149,6 @@ def settings(kubeconfig: Path, more: Mapping[str, Any]) -> Settings:
         # So that dashboards have something to show; nothing in the story is held up by it.
         "metrics": {"prices": {"NVIDIA-A100*": 2.5}},
         "reclaim.replanBackoff": "3s",
-        "reclaim.budgets": [{"name": "a few at once", "atOnce": {"count": 8}}],
         "grpc.reflection": find_spec("grpc_reflection") is not None,
     }
     return load(None, environ={}, flags=short | dict(more))

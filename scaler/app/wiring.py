@@ -290,7 +290,7 @@ class Wiring:
             queues=queues,
             nodes=self.cluster_reflectors.nodes,
             requests=self.cluster_reflectors.requests.items,
-            budgets=self.planner.policy.budgets,
+            spending=self.planner.policy_budgets.spending,
             metrics=fleet,
             interval=self._settings.evaluation.interval,
             is_reporting=is_reporting,

@@ -162,11 +162,11 @@ class DecisionCache:
             self._tell(entries)
 
     def changes(self) -> set[Key]:
-        """A set to which the key of every entry is added that changes from now on. Its reader empties it.
+        """A set of the keys of all entries, to which that of every one is added that changes. Its reader empties it.
 
         Where nobody does, as on a replica that does not lead, keys of entries that are gone are left out in time.
         """
-        self._changes.append(found := set[Key]())
+        self._changes.append(found := {*(self._evaluation.entries if self._evaluation is not None else ())})
         return found
 
     def _tell(self, keys: Collection[Key]) -> None:

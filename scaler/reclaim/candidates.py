@@ -1,4 +1,4 @@
-"""What plans are made from, as observed: candidates, Workloads that are suspended anyway, what budgets have to count.
+"""What plans are made from, as observed: candidates, and Workloads that are suspended anyway.
 
 Laws:
 
@@ -7,12 +7,10 @@ Laws:
   effects in Kueue that cannot be predicted (topology, other clusters, slices).
 * A workload that is scaled to 0 by its own policy is counted on, and no other is suspended in its place, but only for
   as long as KEDA may need: one that another trigger keeps running would have gangs wait for it for ever.
-* Budgets count from the status of all ScalableWorkloads, so that a restart forgets no suspension; a grant is one.
 * Terminating pods keep no others off their nodes: these are free once a plan has come to its end.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -33,14 +31,12 @@ from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
 from scaler.reclaim.costs import CostWeights, cost_of
-from scaler.reclaim.policy_budgets import pools_of
+from scaler.reclaim.policy_budgets import budgets_by_name
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, Phase, state_of
-from scaler.targets.workloads import grant_of
 
 _AT_ONCE = 100
 """ScalableWorkloads that are looked at before others have a turn: some 3 ms."""
@@ -213,7 +209,7 @@ def _candidate(
         gpus=gpus,
         cost=cost,
         cluster_queue=workload.held.cluster_queue,
-        pools=pools_of(scalable.metadata.namespace, decisions),
+        budgets=tuple(budgets_by_name(scalable.metadata.namespace, decisions)),
         saved_at=saved_at,
     )
 
@@ -257,43 +253,6 @@ def pending_gpu_workloads(lines: Iterable[Iterable[QuotaWorkload]], cluster: Clu
     """
     waiting = (filter(lambda each: waits_for_gpus(each, cluster), line) for line in lines)
     return merge(*waiting, key=attrgetter("place"))
-
-
-# ------------------------------------------------------------------------------------------ what budgets have to count
-
-
-def suspension_history_of(cluster: ClusterState, snapshot: Snapshot) -> SuspensionHistory:
-    """From the status of all ScalableWorkloads, so that a restart forgets nothing that was spent."""
-    members = [(each, _member(each, cluster, snapshot)) for each in cluster.scalable_workloads.items()]
-    suspensions = [found for scalable, member in members if (found := _suspension(scalable, member)) is not None]
-    return SuspensionHistory(
-        suspensions=tuple(suspensions),
-        population=Counter(BudgetLocation(member.namespace, member.cluster_queue) for _, member in members),
-        namespace_labels=snapshot.namespaces,
-    )
-
-
-def _member(scalable: ScalableWorkload, cluster: ClusterState, snapshot: Snapshot) -> BudgetedWorkload:
-    """A suspended one holds no quota; it is counted for the queue that its LocalQueue leads to."""
-    found = cluster.workload_of(scalable)
-    name = ""
-    if found is not None:
-        workload = snapshot.workload("/".join(found.metadata.key))
-        local = snapshot.local_queue(found.metadata.namespace, found.spec.queue_name)
-        name = snapshot.cluster_queue_of(workload) if workload else local.cluster_queue if local else ""
-    return BudgetedWorkload(
-        namespace=scalable.metadata.namespace, name=scalable.metadata.name, cluster_queue=name or None
-    )
-
-
-def _suspension(scalable: ScalableWorkload, member: BudgetedWorkload) -> Suspension | None:
-    grant, status = grant_of(scalable), scalable.status
-    if grant is not None:
-        return Suspension(member=member, at=grant.granted_at)
-    if status.suspended_at is None:
-        return None
-    is_over = status.resumed_at is not None and status.resumed_at >= status.suspended_at
-    return Suspension(member=member, at=status.suspended_at, is_over=is_over)
 
 
 # ------------------------------------------------------------------------------------------------- pod anti-affinity

@@ -189,5 +189,4 @@ def _after(state: PlanningSnapshot, plan: ReclaimPlan) -> PlanningSnapshot:
         state,
         candidates=tuple(each for each in state.candidates if each.workload not in victims),
         spending=state.spending.after([victim.member for victim in plan.victims], state.now),
-        policy_spending=state.policy_spending.after([victim.member for victim in plan.victims], state.now),
     )

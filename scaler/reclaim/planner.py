@@ -20,13 +20,11 @@ from scaler.quota.snapshot import LocalQueueKey, Snapshot
 from scaler.quota.tree import Tree
 from scaler.quota.watch import NotSynced, QuotaWatch
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import Budget, BudgetCheck, budget_check
-from scaler.reclaim.budgets.scopes import SuspensionHistory
+from scaler.reclaim.budget import Key, Spending, budget_check
 from scaler.reclaim.candidates import (
     anti_affinity_nodes,
     find_candidates,
     gpus_of,
-    suspension_history_of,
     waits_for_gpus,
 )
 from scaler.reclaim.costs import CostWeights, cost_of
@@ -44,6 +42,7 @@ from scaler.reclaim.search.values import (
 )
 from scaler.suspension.priority_boost import PriorityBoost
 from scaler.targets.cluster_state import ClusterState
+from scaler.targets.workloads import grant_of
 
 
 class Unprotected(StrEnum):
@@ -75,8 +74,6 @@ class ReclaimConfig:
     """Least time between two plans for the same gang, so that one that fails does not wear out every idle workload."""
     hooks: Mapping[str, timedelta] = field(default_factory=dict)
     """By name, how long each hook may take that has to end before a workload is suspended."""
-    budgets: tuple[Budget, ...] = ()
-    """None: only `limits` bounds what is suspended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +82,7 @@ class PlanningSnapshot:
     evaluation: Evaluation
     candidates: tuple[Candidate, ...]
     leaving: frozenset[str]
-    spending: SuspensionHistory
-    policy_budgets: Sequence[Budget]
-    """Those of IdlePolicies."""
-    policy_spending: SuspensionHistory
+    spending: Spending
     capacity: Capacity | None
     """What nodes have free; None where that is not known, or does not matter."""
     now: datetime
@@ -140,7 +134,11 @@ class Planner:
     """By root of the tree, and whether nodes count: the PlanningTree, and what it was made from."""
 
     def __post_init__(self) -> None:
-        self.policy_budgets = PolicyBudgets(self.decisions)
+        self.policy_budgets = PolicyBudgets(self.decisions, is_granted=self._is_granted)
+
+    def _is_granted(self, key: Key) -> bool:
+        scalable = self.cluster.scalable_workloads.get(*key)
+        return scalable is not None and grant_of(scalable) is not None
 
     async def look(self, now: datetime, *, judged: bool = True) -> PlanningSnapshot | NotSynced:
         """What there is to plan with, or why nothing can be planned. Others have their turns while it is found.
@@ -154,6 +152,7 @@ class Planner:
             if judged:
                 return NotSynced(doubt)
             evaluation = Evaluation.of({}, at=now)
+        spending = self.policy_budgets.spending(now)
         policy, free = self.policy, self.capacity() if self.policy.consider_nodes else None
         candidates, leaving = await find_candidates(
             evaluation,
@@ -164,15 +163,12 @@ class Planner:
             hooks=policy.hooks,
             now=now,
         )
-        policy_budgets, policy_spending = self.policy_budgets.spending()
         return PlanningSnapshot(
-            policy_budgets=policy_budgets,
-            policy_spending=policy_spending,
             snapshot=snapshot,
             evaluation=evaluation,
             candidates=candidates,
             leaving=leaving,
-            spending=suspension_history_of(self.cluster, snapshot) if policy.budgets else SuspensionHistory(),
+            spending=spending,
             capacity=free if isinstance(free, Capacity) else None,
             nodes_unseen=free.reason if isinstance(free, NotSynced) else "",
             now=now,
@@ -245,7 +241,7 @@ class Planner:
             candidates=tuple(each for each in given if each.workload in members),
             leaving=state.leaving & members,
             copies=frozenset(state.remote_copies),
-            refuse=self.refusal(state),
+            refuse=budget_check(state.spending, state.now),
             limits=self.policy.limits,
         )
 
@@ -277,11 +273,6 @@ class Planner:
         )
         self._planning_trees[tree.root.name, with_nodes] = planning_tree, made_from
         return planning_tree
-
-    def refusal(self, state: PlanningSnapshot) -> BudgetCheck:
-        ours = budget_check(self.policy.budgets, state.spending, state.now)
-        of_policies = budget_check(state.policy_budgets, state.policy_spending, state.now)
-        return lambda victims: ours(victims) or of_policies(victims)
 
     def victim(self, state: PlanningSnapshot, workload_key: str, name: str) -> Candidate | None:
         """A victim of a plan that stands, as a candidate again; None for one that holds no quota any more."""

@@ -1,5 +1,5 @@
-"""The budgets of IdlePolicies: how many of the workloads that have one in common may be suspended. By time, the leader
-spends them by warnings; by plans, as those of the settings.
+"""How many of the workloads that have a budget of their policy in common may be suspended. By time alone, the leader
+spends it by warnings; plans spend it by their victims.
 
 | a workload of the budget                             | at once | in its period                   |
 |------------------------------------------------------|---------|---------------------------------|
@@ -13,20 +13,21 @@ Laws:
 * A budget is shared by all workloads that have it from the same policy; without a policy, by those of their namespace.
 * A warning that was given counts before any evaluation shows it: two that are given at once never share one place.
 * A new leader gives none before an evaluation that began after it led: it shows what the leader before has given.
+* Suspensions are counted from what the API has, so that a restart forgets none. A grant counts from when it is written,
+  whatever the latest evaluation shows.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from scaler.decision.decision import Decision, standing_warning
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import prevailing
-from scaler.idleness.policy import EnforcementMode, Policy, Reclaim
+from scaler.idleness.policy import FIELDS, EnforcementMode, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.reclaim.budgets.budget import Budget, BudgetCheck, Limit, Rate, budget_check
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, Scope, Suspension, SuspensionHistory
+from scaler.reclaim.budget import Budget, BudgetedWorkload, Spending, Suspension, budget_check
 from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.target_state import Phase
 
@@ -38,33 +39,33 @@ _UNSEEN = timedelta(minutes=2)
 
 def budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
     """Those of one workload. Two of the same name are the same budget."""
+    at_once, per_period = policy.suspended_at_once, policy.suspended_per_period
     found = []
-    if policy.suspended_at_once is not None:
-        pool = _pool(namespace, policy, "suspended_at_once")
-        found.append(Budget(name=pool, scope=Scope(pool=pool), at_once=Limit(count=policy.suspended_at_once)))
-    if (most := policy.suspended_per_period) is not None:
-        pool = _pool(namespace, policy, "suspended_per_period")
-        rate = Rate(limit=Limit(count=most.count), period=most.period)
-        found.append(Budget(name=pool, scope=Scope(pool=pool), rate=rate))
+    if at_once is not None:
+        found.append(Budget(name=_name_of("suspended_at_once", namespace, policy), most=at_once))
+    if per_period is not None:
+        name = _name_of("suspended_per_period", namespace, policy)
+        found.append(Budget(name=name, most=per_period.count, period=per_period.period))
     return tuple(found)
 
 
-def pools_of(namespace: str, decisions: Collection[Decision]) -> tuple[str, ...]:
-    return tuple(sorted({each.name for decision in decisions for each in budgets_of(namespace, decision.policy)}))
+def budgets_by_name(namespace: str, decisions: Iterable[Decision]) -> Mapping[str, Budget]:
+    return {each.name: each for decision in decisions for each in budgets_of(namespace, decision.policy)}
 
 
-def _pool(namespace: str, policy: Policy, name: str) -> str:
+def _name_of(field_name: str, namespace: str, policy: Policy) -> str:
     """`suspendedAtOnce of ClusterIdlePolicy/night`."""
-    source, key = policy.source_of(name), {"suspended_at_once": "suspendedAtOnce"}.get(name, "suspendedPerPeriod")
+    source, key = policy.source_of(field_name), FIELDS[field_name].key
     return f"{key} of {source}" if source.startswith("ClusterIdlePolicy/") else f"{key} of {source} in {namespace}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     workload: BudgetedWorkload
+    budgets: Mapping[str, Budget]
     decision: Decision
 
-    def spent(self, now: datetime) -> Suspension | None:
+    def spent(self, now: datetime, *, is_granted: bool) -> Suspension | None:
         """What it takes from its budgets; None where that is nothing."""
         target, policy = self.decision.target, self.decision.policy
         if target.doubt is not None and target.doubt.reason is UnknownReason.STALE_CLUSTER_VIEW:
@@ -74,7 +75,7 @@ class _Member:
             at = now if target.phase in (Phase.SUSPENDING, Phase.HELD) else target.suspended_at
             return Suspension(member=self.workload, at=at)
         is_warned = policy.reclaim is Reclaim.ALWAYS and policy.mode is EnforcementMode.ENFORCE
-        if target.grant or (is_warned and standing_warning(self.decision, target.warned_at)):
+        if is_granted or target.grant or (is_warned and standing_warning(self.decision, target.warned_at)):
             return Suspension(member=self.workload, at=now)
         if target.suspended_at is not None:
             return Suspension(member=self.workload, at=target.suspended_at, is_over=True)
@@ -87,10 +88,13 @@ class PolicyBudgets:
 
     decisions: DecisionCache
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    is_granted: Callable[[Key], bool] = lambda _: False
+    """Whether the ScalableWorkload of this name is a victim of a plan."""
     _changes: set[Key] = field(init=False)
     _members: dict[Key, _Member] = field(default_factory=dict, init=False)
     """By ScaledObject: the workloads that have budgets."""
-    _pools: dict[str, set[Key]] = field(default_factory=dict, init=False)
+    _keys: dict[str, set[Key]] = field(default_factory=dict, init=False)
+    """By budget, those of the workloads that have it."""
     _unseen: dict[Key, datetime] = field(default_factory=dict, init=False)
     """When warnings were given that no evaluation has shown yet."""
     _waiting: dict[Key, datetime] = field(default_factory=dict, init=False)
@@ -127,41 +131,34 @@ class PolicyBudgets:
         ready, full = [], set[str]()
         for key in sorted(self._waiting, key=lambda each: (self._waiting[each], each)):
             member = self._members.get(key)
-            if member is None or not full.isdisjoint(member.workload.pools):
+            if member is None or not full.isdisjoint(member.budgets):
                 continue
             if self._has_room(key, member):
                 ready.append(key)
-            full.update(member.workload.pools)
+            full.update(member.budgets)
         return ready
 
-    def spending(self) -> tuple[Sequence[Budget], SuspensionHistory]:
+    def spending(self, now: datetime) -> Spending:
         """The budgets that there are, and what was spent of them."""
         self._refresh()
-        budgets = {
-            each.name: each
-            for member in self._members.values()
-            for each in budgets_of(member.workload.namespace, member.decision.policy)
-        }
-        return tuple(budgets.values()), self._history(self._members)
+        budgets = {name: each for member in self._members.values() for name, each in member.budgets.items()}
+        return Spending(budgets=budgets, suspensions=tuple(self._spent(self._members, now)))
 
     def _is_current(self) -> bool:
         evaluation, begin = self.decisions.evaluation, self._counts_from
         return begin is None or (evaluation is not None and evaluation.at >= begin)
 
     def _has_room(self, key: Key, member: _Member) -> bool:
-        budgets = budgets_of(member.workload.namespace, member.decision.policy)
-        others = {each for pool in member.workload.pools for each in self._pools.get(pool, ())} - {key}
-        check: BudgetCheck = budget_check(budgets, self._history(others), self.clock())
-        return check([member.workload]) is None
-
-    def _history(self, keys: Collection[Key]) -> SuspensionHistory:
-        return SuspensionHistory(suspensions=tuple(self._spent(keys)))
-
-    def _spent(self, keys: Collection[Key]) -> Iterator[Suspension]:
+        others = {each for name in member.budgets for each in self._keys[name]} - {key}
         now = self.clock()
+        spending = Spending(budgets=member.budgets, suspensions=tuple(self._spent(others, now)))
+        return budget_check(spending, now)([member.workload]) is None
+
+    def _spent(self, keys: Collection[Key], now: datetime) -> Iterator[Suspension]:
         for key in keys:
             member = self._members[key]
-            if (spent := member.spent(now)) is not None and not spent.is_over:
+            spent = member.spent(now, is_granted=self.is_granted(member.workload.key))
+            if spent is not None and not spent.is_over:
                 yield spent
             elif now - self._unseen.get(key, now - _UNSEEN) < _UNSEEN:
                 yield Suspension(member=member.workload, at=now)
@@ -176,23 +173,23 @@ class PolicyBudgets:
             self._forget(key)
             entry = entries.get(key)
             decision = prevailing(list(entry.triggers.values())) if entry is not None else None
-            pools = pools_of(key[0], [decision]) if decision is not None else ()
-            if entry is None or decision is None or not pools:
+            budgets = budgets_by_name(key[0], entry.triggers.values()) if entry is not None else {}
+            if entry is None or decision is None or not budgets:
                 self._waiting.pop(key, None)
                 continue
-            workload = BudgetedWorkload(namespace=key[0], name=_name(entry.target), cluster_queue="", pools=pools)
-            self._members[key] = _Member(workload=workload, decision=decision)
-            for pool in pools:
-                self._pools.setdefault(pool, set()).add(key)
+            workload = BudgetedWorkload(namespace=key[0], name=_name(entry.target), budgets=tuple(budgets))
+            self._members[key] = _Member(workload=workload, budgets=budgets, decision=decision)
+            for name in budgets:
+                self._keys.setdefault(name, set()).add(key)
             if decision.idle_since is None:
                 self._waiting.pop(key, None)
 
     def _forget(self, key: Key) -> None:
         member = self._members.pop(key, None)
-        for pool in member.workload.pools if member is not None else ():
-            self._pools[pool].discard(key)
-            if not self._pools[pool]:
-                del self._pools[pool]
+        for name in member.budgets if member is not None else ():
+            self._keys[name].discard(key)
+            if not self._keys[name]:
+                del self._keys[name]
 
 
 def _name(target: ScaleTargetRef) -> str:

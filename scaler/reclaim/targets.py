@@ -33,6 +33,7 @@ from scaler.placement.requests import BlockedReason as Waiting
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan, split_key
+from scaler.reclaim.budget import budget_check
 from scaler.reclaim.candidates import pending_gpu_workloads, waits_for_gpus
 from scaler.reclaim.planner import Planner, PlanningSnapshot
 from scaler.reclaim.search.node_problem import NodePlanRequest, lacks_nodes, plan_nodes, revalidate_nodes
@@ -266,7 +267,7 @@ class NodeShortage(PlanTarget):
             candidates=tuple(candidates),
             leaving=state.leaving | self._losing(state, queue.capacity),
             copies=frozenset(state.remote_copies),
-            refuse=self.planning.refusal(state),
+            refuse=budget_check(state.spending, state.now),
             limits=self.planning.policy.limits,
         )
 

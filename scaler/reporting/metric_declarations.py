@@ -194,8 +194,7 @@ LABELS = {
     "stage": "Of a gang that waits: `Quota` or `AdmissionCheck`. Of a reclaim plan: `Suspending` (granted until "
     "deactivated), `Releasing` (until the pods are gone), `Admitting` (until the gang is admitted).",
     "from_namespace": "Namespace of the workload that gave its GPUs up.",
-    "budget": "Name of a budget of `reclaim.budgets`.",
-    "limit": "`AtOnce` or `PerPeriod`.",
+    "budget": "Which limit of which policy: `suspendedAtOnce of ClusterIdlePolicy/night`.",
     "origin": "`reused` for nodes that were there before, `provisioned` for those that have come since.",
     "event": "`Created`, `Removed`, `Provisioned`, `Failed`, `BookingExpired` or `CapacityRevoked`.",
     "provisioning_class": "Name of the provisioning class.",

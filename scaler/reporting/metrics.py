@@ -34,7 +34,6 @@ _OWNER = ("workload_namespace", "cluster_queue", "model", "state")
 _WORKLOAD = ("workload_namespace", "cluster_queue", "kind", "name")
 _TRANSFER = ("from_namespace", "workload_namespace", "cluster_queue")
 _PENDING = ("cluster_queue", "stage", "reason")
-_LIMIT = ("budget", "limit")
 
 
 class Metrics(MetricSet):
@@ -217,14 +216,11 @@ class Metrics(MetricSet):
         "GPU time between the suspension of victims and the admission of the Workload."
     )
 
-    _budgets = MetricSection("Budgets; of one that applies to each namespace or queue, where least is left", LEADER)
-    budget_limit_workloads = _budgets.gauge("Workloads that the budget allows to be suspended.", _LIMIT)
-    budget_used_workloads = _budgets.gauge("Workloads that the budget counts now.", _LIMIT)
+    _budgets = MetricSection("Budgets of policies", LEADER)
+    budget_limit_workloads = _budgets.gauge("Workloads that the budget allows to be suspended.", ("budget",))
+    budget_used_workloads = _budgets.gauge("Workloads that the budget counts now.", ("budget",))
     budget_headroom_workloads = _budgets.gauge(
-        "Workloads that may still be suspended; 0 where the budget is exhausted.", _LIMIT
-    )
-    budget_open = _budgets.gauge(
-        "1 while the budget allows suspensions at this hour, 0 while it does not.", ("budget",), unit="1"
+        "Workloads that may still be suspended; 0 where the budget is exhausted.", ("budget",)
     )
     budget_refusals_total = _budgets.counter(
         "Attempts to plan for a gang that failed because of the budget; of several that forbid it the one that "

@@ -1,4 +1,4 @@
-"""Who may be taken by a plan, who goes anyway, who waits, and what budgets are spent on."""
+"""Who may be taken by a plan, who goes anyway, and who waits."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,14 +14,12 @@ from scaler.decision.decision import Active, Decision
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation, Suspension, SuspensionHistory
 from scaler.reclaim.candidates import (
     find_candidates,
     gpus_of,
     is_idle,
     is_undecided,
     pending_gpu_workloads,
-    suspension_history_of,
 )
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.search.values import Candidate
@@ -63,7 +61,7 @@ async def test_an_idle_workload_that_is_left_to_plans_is_a_candidate() -> None:
     world.runs("a", gpus=3)
     [found] = await candidates(world)
     assert (found.name, found.workload, found.gpus) == ("demo/a", "demo/a", 3)
-    assert (found.member.namespace, found.member.name, found.member.cluster_queue) == ("demo", "a", "cq")
+    assert (found.member.key, found.cluster_queue) == (("demo", "a"), "cq")
 
 
 @pytest.mark.parametrize("annotation", ["paused", "paused-scale-in", "paused-scale-out", "force-activation"])
@@ -207,54 +205,3 @@ async def decisions_on_a(world: PressureWorld) -> Sequence[Decision]:
     await world.judged()
     assert world.decision_cache.evaluation is not None
     return world.decision_cache.evaluation.decisions_on("demo", scalable_workload_ref("a"))
-
-
-# ------------------------------------------------------------------------------------------------- what budgets count
-
-
-def spending(world: PressureWorld) -> SuspensionHistory:
-    return suspension_history_of(world.evaluator.cluster, world.view.filing.snapshot)
-
-
-A = BudgetedWorkload(namespace="demo", name="a", cluster_queue="cq")
-
-
-async def test_every_workload_counts_for_its_namespace_and_queue() -> None:
-    world = PressureWorld({"one": 4, "two": 4})
-    world.runs("a", queue="one")
-    world.runs("b", queue="two")
-    world.runs("c", queue="two", gpus=1)
-    world.runs("lost")
-    world.leaves("lost")
-    found = spending(world)
-    assert found.suspensions == ()
-    queues: dict[str | None, int] = {"one": 1, "two": 2, None: 1}
-    assert found.population == {BudgetLocation("demo", queue): count for queue, count in queues.items()}
-    assert "demo" in found.namespace_labels
-
-
-@pytest.mark.parametrize(
-    ("status", "since", "is_over"),
-    [
-        ({"grant": GRANT | {"grantedAt": stamp(at(5)), "expiresAt": stamp(at(600))}}, 5, False),
-        ({"suspendedAt": stamp(at(0)), "resumedAt": stamp(at(60))}, 0, True),
-        ({"suspendedAt": stamp(at(120)), "resumedAt": stamp(at(60))}, 120, False),
-    ],
-    ids=["a grant counts from when it was given", "one that came back still counts", "one that is suspended again"],
-)
-async def test_what_counts_as_a_suspension(status: dict[str, Any], since: float, is_over: bool) -> None:
-    world = PressureWorld()
-    world.runs("a")
-    writes(world, "a", **status)
-    assert spending(world).suspensions == (Suspension(member=A, at=at(since), is_over=is_over),)
-
-
-async def test_a_suspended_workload_counts_for_the_queue_that_it_would_come_back_to() -> None:
-    world = PressureWorld()
-    world.runs("a")
-    world.scales("a", 0)
-    await world.judged()
-    await world.ticks()
-    world.evicts()
-    await world.ticks()
-    assert spending(world).suspensions == (Suspension(member=A, at=world.now),)

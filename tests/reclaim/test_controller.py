@@ -12,7 +12,6 @@ from reclaim.reclaim_world import PressureWorld
 
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
-from scaler.reclaim.budgets.budget import Budget, Limit
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.planner import Unprotected
 from scaler.reclaim.search.values import NoPlanReason
@@ -22,7 +21,8 @@ from scaler.targets.workloads import KEEP_UNTIL, WAKE_ANNOTATION
 GRANTED, HALF, AT_ZERO, BEGUN = "granted", "one of two at 0", "both at 0", "both deactivated"
 NOT_BEGUN = (GRANTED, HALF, AT_ZERO)
 Change = Callable[[PressureWorld], object]
-ONE_AT_ONCE = Budget(name="few", at_once=Limit(count=1))
+ONE_AT_ONCE = {"suspendedAtOnce": "1"}
+"""Of a trigger: all that have it in the namespace share it."""
 
 
 async def waiting(*idle: str, **world: Any) -> PressureWorld:
@@ -52,11 +52,11 @@ async def plan_at(phase: str, *idle: str, **world: Any) -> PressureWorld:
     return made
 
 
-async def two_queues(**world: Any) -> PressureWorld:
+async def two_queues(**metadata: str) -> PressureWorld:
     """In each of two queues that share nothing a gang waits for the GPUs of an idle workload."""
-    made = PressureWorld({"one": 2, "two": 2}, **world)
+    made = PressureWorld({"one": 2, "two": 2})
     for queue in ("one", "two"):
-        made.runs(f"idle-{queue}", queue=queue)
+        made.runs(f"idle-{queue}", queue=queue, metadata=metadata)
         made.waits(f"gang-{queue}", queue=queue, gpus=2)
     await made.judged()
     return made
@@ -159,13 +159,13 @@ async def test_grants_stay_while_pods_of_victims_end_but_not_for_ever(they_end: 
             [NoPlanReason.UNPROTECTED],
             id="freed quota is not reserved, and settings refuse that",
         ),
-        pytest.param({"budgets": (ONE_AT_ONCE,)}, 8, [NoPlanReason.BUDGET_EXHAUSTED], id="a budget has room for one"),
+        pytest.param({"metadata": ONE_AT_ONCE}, 8, [NoPlanReason.BUDGET_EXHAUSTED], id="a budget has room for one"),
     ],
 )
 async def test_no_workload_is_suspended_where(given: dict[str, Any], gang: int, why: list[NoPlanReason]) -> None:
-    world = PressureWorld(**given)
-    world.runs("a")
-    world.runs("b")
+    world = PressureWorld(**{name: value for name, value in given.items() if name != "metadata"})
+    for name in ("a", "b"):
+        world.runs(name, metadata=given.get("metadata"))
     if gang:
         world.waits("gang", gpus=gang)
     await world.judged()
@@ -363,12 +363,41 @@ async def test_queues_that_share_nothing_have_theirs_at_the_same_time_whatever_f
 
 
 async def test_two_plans_of_one_tick_do_not_spend_a_budget_twice() -> None:
-    world = await two_queues(budgets=(ONE_AT_ONCE,))
+    world = await two_queues(**ONE_AT_ONCE)
     report = await world.ticks()
     assert len(report.made) == 1
     assert [each.why for each in report.refused] == [NoPlanReason.BUDGET_EXHAUSTED]
     await world.passes(minutes=5)
     assert len(world.deactivated) == 1
+
+
+@pytest.mark.parametrize("leader", ["the same", "another", "a new process"])
+async def test_a_budget_remembers_what_was_spent_before_any_evaluation_shows_it(leader: str) -> None:
+    """The plan's grant is written; the latest evaluation is of a moment before it."""
+    world = await two_queues(**ONE_AT_ONCE)
+    before = world.decision_cache.evaluation
+    assert len((await world.ticks()).made) == 1
+    assert before is not None
+    if leader == "another":
+        world.another_leads()
+    if leader == "a new process":
+        world.restarts()
+    world.decision_cache.publish(before)
+    report = await world.ticks()
+    assert (len(report.made), [each.why for each in report.refused]) == (0, [NoPlanReason.BUDGET_EXHAUSTED])
+
+
+async def test_a_budget_remembers_over_a_restart_what_came_back() -> None:
+    world = await two_queues(suspendedPerPeriod="1 per 2h")
+    await world.passes(minutes=5)
+    [first] = world.deactivated
+    world.leaves(first.replace("idle", "gang"))
+    world.scales(first, 1)
+    await world.passes(minutes=2)
+    assert world.is_active(first)
+    world.restarts()
+    await world.passes(minutes=5)
+    assert world.deactivated == [first]
 
 
 # -------------------------------------------------------------------------------------------------- what is not known

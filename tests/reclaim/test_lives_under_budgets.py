@@ -28,10 +28,9 @@ from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import GrantStatus, ScalableWorkload
 from scaler.notifications.notice import NotifiedWorkload, pending
-from scaler.reclaim.budgets.budget import budget_check
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budget import BudgetedWorkload, budget_check
 from scaler.reclaim.candidates import is_idle
-from scaler.reclaim.policy_budgets import PolicyBudgets, pools_of
+from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_by_name
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
@@ -354,14 +353,12 @@ class LivesUnderBudgets(RuleBasedStateMachine):
             return
         idle = [name for name in NAMES if is_idle([self.decision(name)])]
         victims = [name for name in idle if self.lives[name].scalable.status.grant is None][:most]
-        budgets, spending = self.budgets.spending()
         members = [
-            BudgetedWorkload(
-                namespace="demo", name=name, cluster_queue="q", pools=pools_of("demo", [self.decision(name)])
-            )
+            BudgetedWorkload(namespace="demo", name=name, budgets=tuple(budgets_by_name("demo", [self.decision(name)])))
             for name in victims
         ]
-        if victims and budget_check(budgets, spending, at(self.now))(members) is None:
+        spending = self.budgets.spending(at(self.now))
+        if victims and budget_check(spending, at(self.now))(members) is None:
             grant = GrantStatus(
                 plan="p1", workload="demo/gang", workload_uid="g", victims=tuple(victims),
                 granted_at=at(self.now), expires_at=at(self.now + GRANTED_FOR),

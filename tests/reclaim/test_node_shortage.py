@@ -15,11 +15,11 @@ from scaler.reclaim.search.values import NoPlan, NoPlanReason, ReclaimPlan
 from scaler.targets.target_state import Seeks
 
 
-def cluster(**options: Any) -> NodesWorld:
+def cluster(*, metadata: dict[str, str] | None = None, **options: Any) -> NodesWorld:
     """n1 is held by two idle halves, n2 by one that works. A gang of two pods of 4 fits neither; n3 takes one."""
     world = NodesWorld({"n1": 4, "n2": 4, "n3": 4}, **options)
-    world.runs("a", gpus=2, on="n1")
-    world.runs("b", gpus=2, on="n1")
+    world.runs("a", gpus=2, on="n1", metadata=metadata)
+    world.runs("b", gpus=2, on="n1", metadata=metadata)
     world.runs("busy", gpus=4, on="n2")
     world.works("busy")
     return world
@@ -41,6 +41,14 @@ async def test_idle_workloads_go_together_for_a_gang_that_has_quota_and_lacks_a_
     assert sorted(world.deactivated) == ["a", "b"]
     assert {world.stage(name) for name in ("a", "b")} == {"Admitted"}
     assert world.is_untouched("busy")
+
+
+async def test_budgets_bound_plans_for_nodes_too() -> None:
+    world = cluster(metadata={"suspendedAtOnce": "1"})
+    world.waits("gang", pods=2, gpus=4)
+    await world.passes(minutes=5)
+    assert [each.why for each in (await world.ticks()).refused] == [NoPlanReason.BUDGET_EXHAUSTED]
+    assert all(world.is_untouched(name) for name in ("a", "b"))
 
 
 async def test_an_admission_plan_that_is_old_does_not_count() -> None:

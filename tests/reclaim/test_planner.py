@@ -128,7 +128,7 @@ async def test_a_victim_of_a_standing_plan_is_known_to_budgets_by_its_own_name()
     found = world.pressure.planning.victim(sight, "demo/a", "demo/other-name")
     assert found is not None
     assert (found.workload, found.name, found.member.name) == ("demo/a", "demo/other-name", "other-name")
-    assert found.member.cluster_queue == "cq"
+    assert found.cluster_queue == "cq"
     world.preempts("a")
     assert world.pressure.planning.victim(sight, "demo/a", "demo/a") is None
 

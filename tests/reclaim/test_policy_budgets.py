@@ -15,9 +15,8 @@ from scaler.idleness.policy import Overrides, PerPeriod, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.reclaim.budgets.budget import budget_check
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
-from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, pools_of
+from scaler.reclaim.budget import BudgetedWorkload, budget_check
+from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_by_name
 from scaler.targets.target_state import Phase
 
 OF_CLUSTER = {
@@ -163,25 +162,44 @@ def test_a_warning_that_was_never_written_gives_its_place_back() -> None:
 
 def test_a_budget_is_of_the_policy_that_says_it_and_without_one_of_the_namespace() -> None:
     own = policy(suspended_at_once=1, sources={"suspended_at_once": "IdlePolicy/a"})
-    assert pools_of("demo", [decision(policy=own)]) == ("suspendedAtOnce of IdlePolicy/a in demo",)
-    assert pools_of("demo", [decision(policy=policy(**ONE))]) == ("suspendedAtOnce of ClusterIdlePolicy/all",)
-    [by_hand] = budgets_of("demo", policy(suspended_at_once=1, sources={"suspended_at_once": "trigger metadata"}))
-    assert by_hand.name == "suspendedAtOnce of trigger metadata in demo"
-    assert pools_of("demo", [decision()]) == ()
+    assert names(decision(policy=own)) == ("suspendedAtOnce of IdlePolicy/a in demo",)
+    assert names(decision(policy=policy(**ONE))) == ("suspendedAtOnce of ClusterIdlePolicy/all",)
+    by_hand = policy(suspended_at_once=1, sources={"suspended_at_once": "trigger metadata"})
+    assert names(decision(policy=by_hand)) == ("suspendedAtOnce of trigger metadata in demo",)
+    assert names(decision(policy=own), decision(policy=policy(**DAILY))) == (
+        "suspendedAtOnce of IdlePolicy/a in demo",
+        "suspendedPerPeriod of ClusterIdlePolicy/all",
+    )
+    assert names(decision()) == ()
+
+
+def names(*decisions: Decision) -> tuple[str, ...]:
+    """The budgets that a workload of two triggers has: both count."""
+    return tuple(budgets_by_name("demo", decisions))
 
 
 def test_plans_find_what_is_spent() -> None:
     world = World(a=down(), b=idle(of=ONE | {"reclaim": Reclaim.ON_PRESSURE}))
-    budgets, spending = world.budgets.spending()
-    member = BudgetedWorkload(namespace="demo", name="b", cluster_queue="q", pools=pools_of("demo", [idle()]))
-    refused = budget_check(budgets, spending, NOON)([member])
+    spending = world.budgets.spending(NOON)
+    refused = budget_check(spending, NOON)([BudgetedWorkload(namespace="demo", name="b", budgets=names(idle()))])
     assert refused is not None
     assert refused.message == (
-        "budget 'suspendedAtOnce of ClusterIdlePolicy/all': at most 1 suspended at once in the policy; 1 count already"
-        ", and 1 would follow"
+        "budget 'suspendedAtOnce of ClusterIdlePolicy/all': at most 1 suspended at once; 1 count already, and 1 more "
+        "would be suspended"
     )
-    elsewhere = BudgetedWorkload(namespace="demo", name="c", cluster_queue="q")
-    assert budget_check(budgets, spending, NOON)([elsewhere]) is None
+    assert budget_check(spending, NOON)([BudgetedWorkload(namespace="demo", name="c")]) is None
+
+
+def test_a_grant_counts_before_any_evaluation_shows_it() -> None:
+    """The one of a plan of this leader or the one before, which is written to the ScalableWorkload."""
+    granted = set[tuple[str, str]]()
+    world = World(a=idle(of=ONE | {"reclaim": Reclaim.ON_PRESSURE}), b=idle())
+    world.budgets.is_granted = granted.__contains__
+    [name] = names(idle())
+    assert world.budgets.spending(NOON).used(world.budgets.spending(NOON).budgets[name], NOON) == 0
+    granted.add(("demo", "Deployment/a"))
+    assert world.budgets.spending(NOON).used(world.budgets.spending(NOON).budgets[name], NOON) == 1
+    assert not world.permits("b")
 
 
 @given(

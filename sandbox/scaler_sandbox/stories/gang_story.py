@@ -22,7 +22,13 @@ _LOOK_SECONDS = 0.05
 _PATIENCE_SECONDS = 30.0
 _WATCHES_SECONDS = 2.0
 """How long idle Jobs have to keep running while no Workload is pending."""
-TRIGGER = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "4s", "warmUp": "1s"}
+TRIGGER = {
+    "reclaim": "OnPressure",
+    "idleAfter": "30m",
+    "idleAfterUnderPressure": "4s",
+    "warmUp": "1s",
+    "suspendedAtOnce": "8",  # so that the dashboards show a budget; none is used up
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,11 @@
-"""Settings of reclaim plans for pending Workloads: their costs, and the budgets that limit them."""
+"""Settings of reclaim plans for pending Workloads, and of what victims cost."""
 
-from datetime import time
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, PlainSerializer, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from scaler.app.settings.fields import Duration, Ratio, Section
-from scaler.idleness.hours import Hours, Weekday, parse_time, read_zone
-from scaler.kube.scheduling import parse_selector
+from scaler.app.settings.fields import Duration, Section
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
-from scaler.reclaim.budgets.budget import Budget, Limit, Rate
-from scaler.reclaim.budgets.scopes import Each, Scope
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.problem import SearchLimits
@@ -19,138 +14,6 @@ from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
 _DEFAULT = ReclaimConfig()
 _MOST_NEGATIVE = -(2**31)
 """Kueue keeps priorities in 32 bits."""
-
-
-# ------------------------------------------------------------------------------------------------------------- budgets
-
-
-def _time_of_day(value: Any) -> Any:
-    """`09:00`. YAML reads some of them as numbers, 22:00 as 1320, and a number could as well mean an hour."""
-    if isinstance(value, time):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        meant = f"{value // 60:02}:{value % 60:02}" if 60 <= value <= 24 * 60 else "22:00"
-        raise ValueError(f"{value} is how YAML reads a time of day without quotes; write '{meant}', with quotes")
-    return parse_time(value.strip() if isinstance(value, str) else repr(value))
-
-
-def _end(value: Any) -> Any:
-    return time(0) if isinstance(value, str) and value.strip() == "24:00" else _time_of_day(value)
-
-
-_shown = PlainSerializer(lambda of_day: f"{of_day:%H:%M}", return_type=str)
-Begin = Annotated[time, BeforeValidator(_time_of_day), _shown]
-End = Annotated[time, BeforeValidator(_end), _shown]
-
-
-class HoursSettings(Section):
-    """Hours on some days of the week."""
-
-    days: tuple[Weekday, ...] = ()
-    """Days on which the hours begin. Empty: every day."""
-    begin: Begin = Field(default=time(0), alias="from")
-    """Begin, in quotes, or YAML reads it as a number."""
-    end: End = Field(default=time(0), alias="to")
-    """End, exclusive. At or before `from` it is on the next day; 24:00 is the end of the day."""
-    zone: str = Field(alias="timeZone")
-    """IANA name, such as Europe/Berlin. There is no default: the local time of a container is arbitrary."""
-
-    @field_validator("zone")
-    @classmethod
-    def _can_be_read(cls, name: str) -> str:
-        read_zone(name)
-        return name
-
-    @model_validator(mode="after")
-    def _lasts(self) -> "HoursSettings":
-        if self.begin == self.end != time(0):
-            raise ValueError(f"from and to are both {self.end:%H:%M}; for whole days leave both out")
-        return self
-
-    def hours(self) -> Hours:
-        return self.into(Hours, days=frozenset(self.days or Weekday))
-
-
-class LimitSettings(Section):
-    """How many workloads: a count, a share, or the smaller of both."""
-
-    count: int | None = Field(default=None, ge=0)
-    """Number of workloads."""
-    share_ratio: Ratio | None = Field(default=None, alias="share")
-    """Share of the GPU workloads in the scope, including suspended ones; rounded down, possibly to 0."""
-
-    @model_validator(mode="after")
-    def _says_something(self) -> "LimitSettings":
-        if self.count is None and self.share_ratio is None:
-            raise ValueError("there is no limit; write count, share, or both")
-        return self
-
-
-class RateSettings(LimitSettings):
-    """How many workloads within any period of this length."""
-
-    period: Duration
-    """Length of the period."""
-
-
-class ScopeSettings(Section):
-    """Which workloads a budget covers. All conditions must hold. Without conditions: the whole cluster."""
-
-    namespaces: tuple[str, ...] = ()
-    """Names. Empty: any."""
-    namespace_selector: str = ""
-    """Label selector for namespaces, as in kubectl: `team=a,stage in (dev, test)`."""
-    cluster_queues: tuple[str, ...] = ()
-    """Names. Empty: any."""
-    each: Each | None = None
-    """Namespace or ClusterQueue: the limit applies to each of them separately. Left out: to all together."""
-
-    @field_validator("namespace_selector")
-    @classmethod
-    def _can_be_read(cls, text: str) -> str:
-        parse_selector(text)
-        return text
-
-    def scope(self) -> Scope:
-        return self.into(Scope, namespaces=frozenset(self.namespaces), cluster_queues=frozenset(self.cluster_queues))
-
-
-class BudgetSettings(Section):
-    """A limit on what plans may suspend. A plan is executed only if every budget allows all of its victims."""
-
-    name: str = Field(min_length=1)
-    """Shown in Events and by `plan` when it is exhausted."""
-    scope: ScopeSettings = ScopeSettings()
-    at_once: LimitSettings | None = None
-    """How many workloads may be suspended at the same time."""
-    rate: RateSettings | None = Field(default=None, alias="perPeriod")
-    """How many workloads may be suspended within a sliding period. A resumed workload still counts, but only once."""
-    applies_during: tuple[HoursSettings, ...] = ()
-    """When the limits apply. Empty: always."""
-    allowed_during: tuple[HoursSettings, ...] = ()
-    """When workloads in the scope may be suspended at all. Empty: at any time."""
-
-    @model_validator(mode="after")
-    def _bounds_something(self) -> "BudgetSettings":
-        has_limit = self.at_once or self.rate
-        if not has_limit and self.applies_during:
-            raise ValueError("appliesDuring needs a limit that applies then; write atOnce or perPeriod")
-        if not has_limit and not self.allowed_during:
-            raise ValueError("it bounds nothing; write atOnce, perPeriod or allowedDuring")
-        return self
-
-    def budget(self) -> Budget:
-        return self.into(
-            Budget,
-            scope=self.scope.scope(),
-            at_once=self.at_once.into(Limit) if self.at_once else None,
-            rate=Rate(limit=self.rate.into(Limit), period=self.rate.period) if self.rate else None,
-            applies_during=tuple(each.hours() for each in self.applies_during),
-            allowed_during=tuple(each.hours() for each in self.allowed_during),
-        )
-
-
-# --------------------------------------------------------------------------------------------------------------- plans
 
 
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -244,17 +107,16 @@ class ReclaimSettings(Section):
     priority_boost: PriorityBoostSettings = PriorityBoostSettings()
     replan_backoff: Duration = _DEFAULT.replan_backoff
     """Minimum time between two plans for the same Workload."""
-    budgets: tuple[BudgetSettings, ...] = ()
-    """Limits on what plans may suspend; all of them must allow a plan. Empty: no limits."""
 
-    @field_validator("budgets")
+    @model_validator(mode="before")
     @classmethod
-    def _names_differ(cls, budgets: tuple[BudgetSettings, ...]) -> tuple[BudgetSettings, ...]:
-        names = [budget.name for budget in budgets]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two budgets have the name {twice[0]!r}; an Event that names one must mean one")
-        return budgets
+    def _has_no_budgets(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "budgets" in given:
+            raise ValueError(
+                "budgets are gone: leave them out, and write budget.atOnce, budget.perPeriod and allowedDuring into "
+                "the spec of a ClusterIdlePolicy; a trigger has suspendedAtOnce, suspendedPerPeriod, allowedDuring"
+            )
+        return given
 
     def policy(self) -> ReclaimConfig:
         return self.into(
@@ -264,5 +126,4 @@ class ReclaimSettings(Section):
             fair_sharing=self.fair_sharing.enabled,
             strategies=self.fair_sharing.preemption_strategies,
             boost=self.priority_boost.into(PriorityBoost),
-            budgets=tuple(budget.budget() for budget in self.budgets),
         )

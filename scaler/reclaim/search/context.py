@@ -11,7 +11,7 @@ from scaler.placement.pod_slots import PodSlots
 from scaler.quota.forecast import Forecast
 from scaler.quota.model import QuotaWorkload, Reservation, Usage
 from scaler.quota.tree import Tree
-from scaler.reclaim.budgets.budget import BudgetExhausted
+from scaler.reclaim.budget import BudgetExhausted
 from scaler.reclaim.search.branch_and_bound import ask_about, cheapest
 from scaler.reclaim.search.covers import SlotCosts, covers_of
 from scaler.reclaim.search.problem import BudgetAnswers, Incumbent, Item, Problem, SearchLimits, SearchResult
@@ -233,7 +233,7 @@ class SearchContext:
             self.request.planning_tree.world.cluster_queue_of(holder),
             tuple((node, tuple(sorted(amounts.items()))) for node, amounts in sorted(placements.items())),
             tuple(pods.nodes.apart for pods in holder.pod_sets),
-            candidate.member.place,
+            candidate.budgets,
         )
 
     @cached_property

@@ -30,7 +30,7 @@ from scaler.placement.requests import Blocked, Fits, Insufficient, PlacementResu
 from scaler.placement.reservations import WhatIf, is_placed
 from scaler.placement.shortage import Misfit, Shortage
 from scaler.quota.model import QuotaWorkload
-from scaler.reclaim.budgets.budget import BudgetCheck, BudgetExhausted, no_budgets
+from scaler.reclaim.budget import BudgetCheck, BudgetExhausted, no_budgets
 from scaler.reclaim.search.branch_and_bound import ask_about, cheapest
 from scaler.reclaim.search.covers import SlotCosts, covers_of
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, BudgetAnswers, Incumbent, Problem, SearchLimits, SearchResult
@@ -178,7 +178,7 @@ class NodeProblem:
         """The cheapest set that is enough; where it is not bounded, whatever budgets say."""
         missing = missing_slots([goal.demands], self.capacity, self.candidates)
         needs = slot_needs(missing)
-        classes = {key: (self.capacity.gain(key), each.member.place) for key, each in self.candidates.items()}
+        classes = {key: (self.capacity.gain(key), each.budgets) for key, each in self.candidates.items()}
         items = items_of(self.candidates.values(), needs, classes)
         budgets = self.budgets if is_bounded else None
         problem = Problem(lambda: PodSlots(goal.demands, self.capacity), self.candidates, goal, budgets)

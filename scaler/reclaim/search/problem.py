@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from scaler.reclaim.budgets.budget import BudgetCheck
-from scaler.reclaim.budgets.scopes import BudgetedWorkload, BudgetLocation
+from scaler.reclaim.budget import BudgetCheck, BudgetedWorkload
 
 _PATIENCE = 4
 """The part of all questions after which nothing better is expected of sets that are refused one after the other."""
@@ -73,20 +72,24 @@ class Acceptance(Protocol):
     def accept(self, keys: frozenset[str]) -> bool: ...
 
 
+_Names = tuple[str, ...]
+"""The budgets that a workload has."""
+
+
 class BudgetAnswers:
     """Whether budgets let the chosen ones be suspended.
 
-    Laws of budgets: a set that is refused is refused with more members, too; and members of one place can replace each
-    other. So a budget is only asked about a set when that follows from no earlier answer.
+    Laws of budgets: a set that is refused is refused with more members, too; and members with the same budgets can
+    replace each other. So a budget is only asked about a set when that follows from no earlier answer.
     """
 
     def __init__(self, members: Mapping[str, BudgetedWorkload], refuse: BudgetCheck) -> None:
         """`members` has the candidates by key of their Workload."""
         self._members = members
         self._refuse = refuse
-        self._known: dict[frozenset[tuple[BudgetLocation, int]], bool] = {}
-        self._refused: dict[BudgetLocation, list[Counter[BudgetLocation]]] = {}
-        """What was refused, by the place of the member that was one too many."""
+        self._known: dict[frozenset[tuple[_Names, int]], bool] = {}
+        self._refused: dict[_Names, list[Counter[_Names]]] = {}
+        """What was refused, by the budgets of the member that was one too many."""
         self._asked = 0
 
     @property
@@ -100,21 +103,21 @@ class BudgetAnswers:
     def permit(self, keys: Sequence[str]) -> bool:
         """Whether these may all be suspended; of these, all but the last were permitted before."""
         members = [self._members[key] for key in keys]
-        places = Counter(each.place for each in members)
-        sign = frozenset(places.items())
+        alike = Counter(each.budgets for each in members)
+        sign = frozenset(alike.items())
         known = self._known.get(sign)
         if known is None:
-            known = self._known[sign] = not places or self._is_new_and_permitted(members, places)
+            known = self._known[sign] = not alike or self._is_new_and_permitted(members, alike)
         return known
 
-    def _is_new_and_permitted(self, members: Sequence[BudgetedWorkload], places: Counter[BudgetLocation]) -> bool:
-        refused = self._refused.get(members[-1].place, [])
-        if any(each <= places for each in refused):
+    def _is_new_and_permitted(self, members: Sequence[BudgetedWorkload], alike: Counter[_Names]) -> bool:
+        refused = self._refused.get(members[-1].budgets, [])
+        if any(each <= alike for each in refused):
             return False
         self._asked += 1
         if not self._refuse(members):
             return True
-        self._refused.setdefault(members[-1].place, []).append(places)
+        self._refused.setdefault(members[-1].budgets, []).append(alike)
         return False
 
 

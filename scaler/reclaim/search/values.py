@@ -14,8 +14,7 @@ from scaler.quota.model import FlavorResource, QuotaPodSetAssignment, QuotaWorkl
 from scaler.quota.simulation import Simulation
 from scaler.quota.tree import Tree
 from scaler.quota.workload_index import SchedulingContext
-from scaler.reclaim.budgets.budget import BudgetCheck, no_budgets
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budget import BudgetCheck, BudgetedWorkload, no_budgets
 from scaler.reclaim.costs import Cost
 from scaler.reclaim.search.problem import DEFAULT_LIMITS, SearchLimits
 from scaler.targets.target_state import Seeks
@@ -64,8 +63,8 @@ class Candidate:
     cost: Cost
     cluster_queue: str
     """Where it holds its quota."""
-    pools: tuple[str, ...] = ()
-    """The budgets that it has from IdlePolicies."""
+    budgets: tuple[str, ...] = ()
+    """Names of those that it has."""
     saved_at: datetime | None = None
     """Until when its work is saved by its hook; None where nothing is known to be."""
     hook_takes: timedelta = timedelta(0)
@@ -75,7 +74,7 @@ class Candidate:
     def member(self) -> BudgetedWorkload:
         """Itself, as budgets count it."""
         namespace, _, name = self.name.partition("/")
-        return BudgetedWorkload(namespace=namespace, name=name, cluster_queue=self.cluster_queue, pools=self.pools)
+        return BudgetedWorkload(namespace=namespace, name=name, budgets=self.budgets)
 
 
 def by_name(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

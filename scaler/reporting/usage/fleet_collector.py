@@ -10,7 +10,7 @@ Laws:
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
@@ -19,11 +19,8 @@ from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL, request_o
 from scaler.clock import every
 from scaler.decision.decision_cache import DecisionCache
 from scaler.kube.objects.nodes import Node, ProvisioningRequest, allocatable, labels
-from scaler.quota.watch import NotSynced
-from scaler.reclaim.budgets.budget import Budget
-from scaler.reclaim.candidates import suspension_history_of
+from scaler.reclaim.budget import Spending
 from scaler.reporting.pending_workloads import PendingWorkloads, QueueNames, requested_gpus
-from scaler.reporting.usage.budget_headroom import BudgetHeadroom, headroom
 from scaler.reporting.usage.fleet_metrics import FleetMetrics
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuUsageReader, in_steps
 from scaler.reporting.usage.prices import normalized_model
@@ -59,7 +56,7 @@ class FleetCollector:
     queues: QueueNames
     nodes: ObjectLister[Node]
     requests: Callable[[], Iterable[ProvisioningRequest]]
-    budgets: Sequence[Budget]
+    spending: Callable[[datetime], Spending]
     metrics: FleetMetrics
     interval: timedelta
     is_reporting: Callable[[], bool]
@@ -101,7 +98,7 @@ class FleetCollector:
             self.memory.add(usage, suspended)
         metrics.show_suspended(suspended, [*self.suspensions.transfers()], elapsed)
         metrics.show_pending(self.pending.pending(), at)
-        metrics.show_budgets(self._headrooms(at))
+        metrics.show_budgets(self.spending(at), at)
         ours = (each for each in self.requests() if WORKLOAD_UID_LABEL in each.metadata.labels)
         states = Counter((each.spec.provisioning_class_name, str(request_of(each).state)) for each in ours)
         metrics.show_nodes(node_gpus, states)
@@ -125,13 +122,6 @@ class FleetCollector:
                 where = scalable.metadata.namespace, self.queues.of(workload)
                 found[where] += requested_gpus(workload, self.cluster.gpus)
         return found
-
-    def _headrooms(self, at: datetime) -> Sequence[BudgetHeadroom]:
-        quota = self.queues.quota()
-        if not self.budgets or isinstance(quota, NotSynced):
-            return ()
-        history = suspension_history_of(self.cluster, quota)
-        return [headroom(budget, history, at) for budget in self.budgets]
 
     async def _node_gpus(self) -> Mapping[str, int]:
         found: Counter[str] = Counter()

@@ -4,7 +4,7 @@ What tenants name goes through the limits of the settings before it becomes a la
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -12,10 +12,10 @@ from typing import NamedTuple
 from scaler.decision.describe import answer_word, verdict_word
 from scaler.decision.reasons import FOUND_IDLE, CandidateState
 from scaler.idleness.verdict import Busy, Idle, Unknown
+from scaler.reclaim.budget import Spending
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import PendingWorkload
-from scaler.reporting.usage.budget_headroom import BudgetHeadroom
 from scaler.reporting.usage.gpu_states import IDLE, GpuState, GpuStatus, NodeTrust, distrusted, trust_in
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetUsage
 from scaler.reporting.usage.prices import Prices
@@ -53,6 +53,7 @@ class FleetMetrics:
         self._limits = limits
         self._prices = limits.prices
         self._namespaces = BoundedNames(limits.namespaces)
+        self._budgets = BoundedNames(limits.namespaces)
         metrics.regret_window_seconds.set(limits.regret_within.total_seconds())
 
     def clear(self) -> None:
@@ -201,15 +202,16 @@ class FleetMetrics:
         set_series(self._metrics.pending_gpus, gpus)
         set_series(self._metrics.longest_pending_seconds, longest)
 
-    def show_budgets(self, budgets: Collection[BudgetHeadroom]) -> None:
-        metrics = self._metrics
-        limits = {(each.budget, kind): limit for each in budgets for kind, limit in each.limits.items()}
-        set_series(metrics.budget_limit_workloads, {labels: limit.most for labels, limit in limits.items()})
-        set_series(metrics.budget_used_workloads, {labels: limit.used for labels, limit in limits.items()})
-        set_series(metrics.budget_headroom_workloads, {labels: limit.left for labels, limit in limits.items()})
-        set_series(metrics.budget_open, {(each.budget,): each.is_open for each in budgets})
-        for each in budgets:
-            metrics.budget_refusals_total.labels(each.budget)  # from 0 on, so that the first one is an increase
+    def show_budgets(self, spending: Spending, at: datetime) -> None:
+        """As many of them as namespaces are shown: policies are made by their owners."""
+        shown = [each for each in spending.budgets.values() if self._budgets.of(each.name) == each.name]
+        used, metrics = {each: spending.used(each, at) for each in shown}, self._metrics
+        set_series(metrics.budget_limit_workloads, {(each.name,): each.most for each in shown})
+        set_series(metrics.budget_used_workloads, {(each.name,): used[each] for each in shown})
+        left = {(each.name,): max(0, each.most - used[each]) for each in shown}
+        set_series(metrics.budget_headroom_workloads, left)
+        for each in shown:
+            metrics.budget_refusals_total.labels(each.name)  # from 0 on, so that the first one is an increase
 
 
 def _rows(

@@ -1,5 +1,5 @@
 import re
-from datetime import time, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,9 @@ from builders import minutes
 
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
-from scaler.idleness.hours import Hours, Weekday
+from scaler.errors import ConfigurationError
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
-from scaler.reclaim.budgets.budget import Budget, Limit, Rate
-from scaler.reclaim.budgets.scopes import Each, Scope
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.problem import SearchLimits
@@ -53,13 +51,6 @@ def test_settings_become_the_cores_values(file: Path) -> None:
       fairSharing: {enabled: on, preemptionStrategies: [LessThanInitialShare]}
       priorityBoost: {enabled: on, value: -5}
       replanBackoff: 30s
-      budgets:
-        - name: nights
-          scope: {namespaces: [a], namespaceSelector: team=a, clusterQueues: [q], each: Namespace}
-          atOnce: {share: 20 %}
-          perPeriod: {count: 2, period: 1h}
-          appliesDuring: [{days: [Mon, Fri], from: '09:00', to: '24:00', timeZone: Europe/Berlin}]
-          allowedDuring: [{timeZone: UTC}]
     """
     assert reclaim(text, file) == ReclaimConfig(
         pressure=False,
@@ -71,23 +62,6 @@ def test_settings_become_the_cores_values(file: Path) -> None:
         strategies=(PreemptionStrategy.INITIAL_SHARE,),
         boost=PriorityBoost(enabled=BoostSwitch.ON, value=-5),
         replan_backoff=timedelta(seconds=30),
-        budgets=(
-            Budget(
-                name="nights",
-                scope=Scope(
-                    namespaces=frozenset({"a"}),
-                    namespace_selector="team=a",
-                    cluster_queues=frozenset({"q"}),
-                    each=Each.NAMESPACE,
-                ),
-                at_once=Limit(share_ratio=0.2),
-                rate=Rate(limit=Limit(count=2), period=timedelta(hours=1)),
-                applies_during=(
-                    Hours(days=frozenset({Weekday.MON, Weekday.FRI}), begin=time(9), end=time(0), zone="Europe/Berlin"),
-                ),
-                allowed_during=(Hours(),),
-            ),
-        ),
     )
 
 
@@ -113,26 +87,13 @@ def test_a_switch_may_be_written_bare_though_yaml_takes_it_for_a_truth(
     assert reclaim(f"  priorityBoost: {{enabled: {text}}}", file).boost.enabled is expected
 
 
-def test_budgets_can_come_from_the_environment() -> None:
-    environ = {"IDLE_GPU_SCALER__RECLAIM__BUDGETS": '[{"name": "all", "atOnce": {"count": 3}}]'}
-    budgets = load(None, environ=environ, flags={}).reclaim.policy().budgets
-    assert budgets == (Budget(name="all", at_once=Limit(count=3)),)
-
-
-@pytest.mark.parametrize(
-    ("text", "begin", "end"),
-    [
-        pytest.param("{from: 09:00, to: '17:30', timeZone: UTC}", time(9), time(17, 30), id="of a day"),
-        pytest.param("{from: '22:00', to: 06:00, timeZone: UTC}", time(22), time(6), id="over midnight"),
-        pytest.param("{from: '9:00', timeZone: UTC}", time(9), time(0), id="to the end of the day"),
-        pytest.param("{days: [Sat, Sun], timeZone: UTC}", time(0), time(0), id="whole days"),
-        pytest.param("{from: 00:00, to: '24:00', timeZone: UTC}", time(0), time(0), id="the whole day, spelt out"),
-    ],
-)
-def test_hours_are_written_as_a_clock_shows_them(file: Path, text: str, begin: time, end: time) -> None:
-    (budget,) = reclaim(f"  budgets: [{{name: b, allowedDuring: [{text}]}}]", file).budgets
-    (hours,) = budget.allowed_during
-    assert (hours.begin, hours.end) == (begin, end)
+def test_budgets_of_before_are_refused_with_what_replaces_them(file: Path) -> None:
+    for load_them in (
+        lambda: reclaim("  budgets: [{name: all, atOnce: {count: 3}}]", file),
+        lambda: load(None, environ={"IDLE_GPU_SCALER__RECLAIM__BUDGETS": "[]"}, flags={}),
+    ):
+        with pytest.raises(ConfigurationError, match=r"reclaim: budgets are gone: .*budget\.atOnce, budget\.perPeriod"):
+            load_them()
 
 
 # -------------------------------------------------------------------------------------------------------- the reference
@@ -151,7 +112,7 @@ def test_the_settings_that_pages_show_can_be_loaded(file: Path) -> None:
     for document in shown_settings():
         together |= document
     file.write_text(yaml.safe_dump(together))
-    assert load(file, environ={}, flags={}).reclaim.budgets
+    assert load(file, environ={}, flags={}).reclaim.pressure
 
 
 def test_pages_name_every_setting_on_reclaiming() -> None:
@@ -161,7 +122,7 @@ def test_pages_name_every_setting_on_reclaiming() -> None:
     assert set(shown) == set(known)
     for name in ("search", "cost", "fairSharing", "priorityBoost"):
         assert set(shown[name]) == set(known[name]), name
-    differing = {name for name in known if name != "budgets" and shown[name] != yaml.safe_load(_written(known[name]))}
+    differing = {name for name in known if shown[name] != yaml.safe_load(_written(known[name]))}
     assert differing == set(), "the values shown are the defaults"
 
 

@@ -83,10 +83,6 @@ SETTINGS = (
         "or [LessThanInitialShare] or [LessThanOrEqualToFinalShare, LessThanInitialShare]",
     ),
     (
-        "reclaim: {budgets: [{name: a, atOnce: {count: 1}}, {name: a, atOnce: {count: 2}}]}",
-        "reclaim.budgets: two budgets have the name 'a'; an Event that names one must mean one",
-    ),
-    (
         "defaults: {idleAfterUnderPressure: 2h}",
         "defaults: idleAfterUnderPressure: 2h is longer than idleAfter (1h); write at most '1h'",
     ),
@@ -107,57 +103,9 @@ SETTINGS = (
     ),
 )
 """Where a problem ends in `…`, it goes on."""
-BUDGETS = (
-    ("name: ''", ".name: String should have at least 1 character"),
-    ("name: a", ": it bounds nothing; write atOnce, perPeriod or allowedDuring"),
-    (
-        "name: a, appliesDuring: [{timeZone: UTC}]",
-        ": appliesDuring needs a limit that applies then; write atOnce or perPeriod",
-    ),
-    ("name: a, atOnce: {}", ".atOnce: there is no limit; write count, share, or both"),
-    ("name: a, atOnce: {count: -1}", ".atOnce.count: it has to be greater than or equal to 0"),
-    ("name: a, perPeriod: {count: 1}", ".perPeriod.period: Field required"),
-    (
-        "name: a, atOnce: {count: 1}, scope: {namespaceSelector: team in a}",
-        ".scope.namespaceSelector: 'team in a' is not a label requirement; write 'key=value',…",
-    ),
-    (
-        "name: a, atOnce: {count: 1}, scope: {each: Cohort}",
-        ".scope.each: it has to be 'Namespace' or 'ClusterQueue'",
-    ),
-)
-"""Problems below `reclaim.budgets.0`."""
-HOURS = (
-    ("from: 09:00", ".timeZone: Field required"),
-    (
-        "timeZone: Europe/Berln",
-        ".timeZone: time zone 'Europe/Berln' cannot be read; write an IANA name such as 'Europe/Berlin'",
-    ),
-    (
-        "timeZone: UTC, from: 22:00",
-        ".from: 1320 is how YAML reads a time of day without quotes; write '22:00', with quotes",
-    ),
-    ("timeZone: UTC, from: 9", ".from: 9 is how YAML reads a time of day without quotes; write '22:00', with quotes"),
-    ("timeZone: UTC, to: '25:00'", ".to: '25:00' is not a time of day; write for example '22:00', with quotes"),
-    ("timeZone: UTC, from: '24:00'", ".from: '24:00' is not a time of day; write for example '22:00', with quotes"),
-    ("timeZone: UTC, from: 09:00, to: 09:00", ": from and to are both 09:00; for whole days leave both out"),
-    ("timeZone: UTC, days: [Monday]", ".days.0: it has to be 'Mon', 'Tue'…"),
-)
-"""Problems below `reclaim.budgets.0.allowedDuring.0`."""
-ALL = (
-    *SETTINGS,
-    *((f"reclaim: {{budgets: [{{{text}}}]}}", f"reclaim.budgets.0{problem}") for text, problem in BUDGETS),
-    *(
-        (
-            f"reclaim: {{budgets: [{{name: a, allowedDuring: [{{{text}}}]}}]}}",
-            f"reclaim.budgets.0.allowedDuring.0{problem}",
-        )
-        for text, problem in HOURS
-    ),
-)
 
 
-@pytest.mark.parametrize(("text", "problem"), ALL)
+@pytest.mark.parametrize(("text", "problem"), SETTINGS)
 def test_what_cannot_be_used_is_refused_with_its_place_and_what_to_write(
     tmp_path: Path, text: str, problem: str
 ) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from builders import policy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from multikueue.worker.offer_world import OfferWorld, asks, pod_set
@@ -33,7 +34,6 @@ from scaler.quota.model import (
     StopPolicy,
 )
 from scaler.quota.watch import NotSynced
-from scaler.reclaim.budgets.budget import Budget, Limit
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
 from scaler.reclaim.search.values import NoPlan, PlanRequest, ReclaimPlan
 
@@ -86,8 +86,8 @@ async def test_requests_that_are_alike_are_answered_alike() -> None:
 
 
 async def test_an_exhausted_budget_lets_it_wait() -> None:
-    policy = ReclaimConfig(budgets=(Budget(name="none", at_once=Limit(count=0)),))
-    world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)], policy=policy)
+    world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)])
+    world.quota.judged_by = policy(suspended_at_once=0)
     world.quota.idle("idle")
     found = await world.fit(asks(pods=4))
     assert found.fit is Fit.WAIT

@@ -34,8 +34,7 @@ from scaler.quota.model import (
     StopPolicy,
 )
 from scaler.quota.simulation import Simulation, SimulationEnd
-from scaler.reclaim.budgets.budget import BudgetExhausted
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budget import BudgetedWorkload, BudgetExhausted
 from scaler.reclaim.search.problem import SearchLimits
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate, PlanningTree, PlanRequest
 
@@ -293,7 +292,7 @@ def budgets(draw: st.DrawFn, names: Iterable[str]) -> Any:
     def refuse(members: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
         if len(members) > most:
             return forbids(f"at most {most}")
-        return forbids(f"not from {spared}" if any(each.cluster_queue == spared for each in members) else "")
+        return forbids(f"not from {spared}" if any(spared in each.budgets for each in members) else "")
 
     return refuse
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reclaim_builders import forbids
 
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budget import BudgetedWorkload
 from scaler.reclaim.search.branch_and_bound import LowerBound, cheapest
 from scaler.reclaim.search.problem import BudgetAnswers, Incumbent, Item, Problem, SearchLimits, SearchResult
 
@@ -56,7 +56,7 @@ class Sums:
     @property
     def problem(self) -> Problem:
         keys = [option.key for option in self.options]
-        members = {key: BudgetedWorkload(namespace="team", name=key) for key in keys}
+        members = {key: BudgetedWorkload(namespace="team", name=key, budgets=(key,)) for key in keys}
         budgets = BudgetAnswers(members, lambda chosen: forbids("too many" if len(chosen) > self.most else ""))
         return Problem(lambda: FreeGpus(self.options, self.need), keys, self, budgets)
 

@@ -21,8 +21,7 @@ from scaler.placement.node_index import NodeDemand, NodeInfo
 from scaler.placement.requests import Blocked, Fits, PlacementRequest, ReservationQueue
 from scaler.placement.requests import BlockedReason as Waiting
 from scaler.placement.reservations import place_in_order
-from scaler.reclaim.budgets.budget import BudgetExhausted, no_budgets
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budget import BudgetedWorkload, BudgetExhausted, no_budgets
 from scaler.reclaim.costs import Cost
 from scaler.reclaim.search.node_problem import NodePlanRequest, plan_nodes, revalidate_nodes
 from scaler.reclaim.search.values import Candidate, NoPlan, NoPlanReason, ReclaimPlan
@@ -46,6 +45,7 @@ def idle(name: str, cost: int = 1, *, gpus: int = 1, queue: str = "cq") -> Candi
         gpus=gpus,
         cost=Cost(total=cost, parts=(("gpus", cost),), idle_divisor=1.0),
         cluster_queue=queue,
+        budgets=(queue,),
     )
 
 

@@ -22,8 +22,7 @@ from quota_builders import (
 from reclaim_builders import candidate, forbids, names, nodes_with, planned, reasons, refused, request
 
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaWorkload, Reservation, StopPolicy
-from scaler.reclaim.budgets.budget import BudgetExhausted
-from scaler.reclaim.budgets.scopes import BudgetedWorkload
+from scaler.reclaim.budget import BudgetedWorkload, BudgetExhausted
 from scaler.reclaim.search.context import SearchContext
 from scaler.reclaim.search.problem import SearchLimits
 from scaler.reclaim.search.values import NoPlanReason, PlanRequest, ReclaimPlan
@@ -319,7 +318,7 @@ def test_the_cheaper_set_that_a_budget_forbids_is_shown_with_the_budgets_words()
     cheap, dear = holding("cheap", gpus=4, queue="b"), holding("dear", gpus=4)
 
     def refuse(members: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
-        return forbids("not at night" if any(each.cluster_queue == "b" for each in members) else "")
+        return forbids("not at night" if any("b" in each.budgets for each in members) else "")
 
     queues = [cluster_queue("a", gpus=4, cohort="co"), cluster_queue("b", gpus=4, cohort="co")]
     idle = [candidate(cheap, cost=1), candidate(dear, cost=9)]

@@ -14,7 +14,7 @@ from scaler.placement.node_index import demand_of
 from scaler.quota.demands import FlavorOptions
 from scaler.quota.forecast import without
 from scaler.quota.model import QueueingStrategy, QuotaWorkload
-from scaler.reclaim.budgets.budget import no_budgets
+from scaler.reclaim.budget import no_budgets
 from scaler.reclaim.search.context import SearchContext
 from scaler.reclaim.search.requirements import QuotaRequirement, certainly_before, gain
 from scaler.reclaim.search.shortfalls import MissingAmount, missing_slots, quota_needs, slot_needs

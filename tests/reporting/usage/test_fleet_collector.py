@@ -7,6 +7,7 @@ import pytest
 from builders import NOON, WorkloadJson, at
 from loops_builders import (
     NAMESPACE,
+    QUICK,
     Inhabitant,
     MemoryCluster,
     MemoryStore,
@@ -26,8 +27,8 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.nodes import Node
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.watch import NotSynced
-from scaler.reclaim.budgets.budget import Budget, Limit
 from scaler.reclaim.controller import ReclaimReport
+from scaler.reclaim.policy_budgets import PolicyBudgets
 from scaler.reclaim.search.values import NoPlan, NoPlanReason
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.fleet_history import FleetMemory
@@ -44,7 +45,7 @@ TICK = timedelta(seconds=30)
 class Collected:
     """A cluster with a collector."""
 
-    def __init__(self, *inhabitants: Inhabitant, budgets: tuple[Budget, ...] = ()) -> None:
+    def __init__(self, *inhabitants: Inhabitant) -> None:
         def source(world: World) -> ScriptedSource:
             pods = [(each.metadata.name, n) for each in world.cluster.pods.items() for n in range(2)]
             series = [each for name, n in pods for each in gpu(f"GPU-{name}-{n}", pod=name)]
@@ -69,7 +70,7 @@ class Collected:
             queues=queues,
             nodes=self.nodes,
             requests=tuple,
-            budgets=budgets,
+            spending=PolicyBudgets(self.world.decision_cache).spending,
             metrics=fleet,
             interval=TICK,
             is_reporting=lambda: self.is_reporting,
@@ -179,14 +180,15 @@ async def test_what_we_have_deactivated_or_keda_scaled_to_0_is_suspended() -> No
 
 
 async def test_nodes_and_budgets_are_shown_as_far_as_they_are_known() -> None:
-    collected = Collected(gang("train"), budgets=(Budget(name="few", at_once=Limit(count=3)),))
+    collected = Collected(gang("train", metadata=QUICK | {"suspendedAtOnce": "3"}))
     collected.nodes.put(node("n1", gpus=8, product="NVIDIA-A100"), node("n2", gpus=8, product=""), node("cpu"))
     await collected.at(0)
     assert collected.values("node_gpus", "model") == {("NVIDIA-A100",): 8, ("",): 8}
-    assert collected.values("budget_limit_workloads", "budget", "limit") == {("few", "AtOnce"): 3}
+    name = f"suspendedAtOnce of trigger metadata in {NAMESPACE}"
+    assert collected.values("budget_limit_workloads", "budget") == {(name,): 3}
+    assert collected.values("budget_headroom_workloads", "budget") == {(name,): 3}
     collected.quota = NotSynced("Kueue is not installed")
     await collected.at(30)
-    assert collected.values("budget_open", "budget") == {}
     assert collected.values("gpus", "state")
 
 

@@ -12,9 +12,9 @@ from builders import BUSY, IDLE, INACTIVE, NOON, at, decision, minutes, verdict
 from scaler.app.settings.model import MetricsSettings
 from scaler.decision.decision import Active
 from scaler.decision.reasons import CandidateState, DecisionReason
+from scaler.reclaim.budget import Budget, BudgetedWorkload, Spending, Suspension
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import PendingFor, PendingWorkload
-from scaler.reporting.usage.budget_headroom import BudgetHeadroom, LimitHeadroom
 from scaler.reporting.usage.fleet_metrics import OTHERS, BoundedNames, FleetMetrics, QuotaTransfer
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner, TargetLabels, TargetUsage
@@ -258,15 +258,30 @@ def test_pending_workloads_are_summed_up_by_queue_and_reason() -> None:
     assert shown.values("admission_wait_seconds_sum", "cluster_queue") == {("cq",): 300}
 
 
-def test_budgets_show_what_is_left_and_whether_they_are_open() -> None:
+def spent(name: str, most: int, *, by: int = 1) -> Spending:
+    members = (BudgetedWorkload(namespace="team-a", name=f"w{n}", budgets=(name,)) for n in range(by))
+    suspensions = tuple(Suspension(member=each, at=NOON) for each in members)
+    return Spending(budgets={name: Budget(name=name, most=most)}, suspensions=suspensions)
+
+
+def test_budgets_show_what_is_left() -> None:
     shown = Shown()
-    few = BudgetHeadroom(budget="few", is_open=True, limits={"AtOnce": LimitHeadroom(3, 1)})
-    shown.fleet.show_budgets((few, BudgetHeadroom(budget="nights", is_open=False)))
-    assert shown.values("budget_headroom_workloads", "budget", "limit") == {("few", "AtOnce"): 2}
+    shown.fleet.show_budgets(spent("few", 3), NOON)
+    assert shown.values("budget_headroom_workloads", "budget") == {("few",): 2}
     assert shown.values("budget_used_workloads", "budget") == {("few",): 1}
     assert shown.values("budget_limit_workloads", "budget") == {("few",): 3}
-    assert shown.values("budget_open", "budget") == {("few",): 1, ("nights",): 0}
-    assert shown.values("budget_refusals_total", "budget") == {("few",): 0, ("nights",): 0}
+    assert shown.values("budget_refusals_total", "budget") == {("few",): 0}
+    shown.fleet.show_budgets(spent("few", 3, by=4), NOON)
+    assert shown.values("budget_headroom_workloads", "budget") == {("few",): 0}, "one that was made smaller"
+
+
+def test_budgets_are_shown_up_to_a_number() -> None:
+    """Tenants make policies, and each would have series of its own."""
+    shown = Shown(namespaces=1)
+    for name in ("first", "second"):
+        shown.fleet.show_budgets(spent(name, 3), NOON)
+    assert shown.values("budget_limit_workloads", "budget") == {}
+    assert shown.values("budget_refusals_total", "budget") == {("first",): 0}
 
 
 # ------------------------------------------------------------------------------------------------------ who reports
@@ -289,7 +304,7 @@ def test_a_replica_that_reports_no_more_clears_its_gauges_and_keeps_its_counters
     whole = FleetUsage(at=NOON, gpus=gpus, workloads=[workload("a")], paused_scaled_objects=1)
     shown.fleet.show_usage(whole, timedelta(seconds=10))
     shown.fleet.show_nodes({A100: 8}, {("class", "New"): 1})
-    shown.fleet.show_budgets((BudgetHeadroom(budget="nights", is_open=True),))
+    shown.fleet.show_budgets(spent("few", 3), NOON)
     assert shown.value("paused_scaled_objects") == 1
     shown.fleet.clear()
     gauges = [each for each in shown.metrics.declared if each.shown == "leader" and each.type == "gauge"]

@@ -1,1 +1,0 @@
-"""How many workloads may be suspended, how often and when. Pure."""
