@@ -49,7 +49,9 @@ def decision(world: World) -> Decision:
     return found
 
 
-async def known(world: World, *minutes_after: float, step: timedelta = TICK) -> list[tuple[datetime | None, bool]]:
+async def known(
+    world: World, *minutes_after: float, step: timedelta = minutes(2)
+) -> list[tuple[datetime | None, bool]]:
     """What is known at these times, with a tick every `step` in between."""
     found = []
     for each in minutes_after:
@@ -70,7 +72,7 @@ WORKS = (NOON - minutes(60), ENDED)
 async def test_the_last_work_is_known_for_longer_than_its_samples_are_kept(inhabitant: Inhabitant) -> None:
     world = world_of(inhabitant, [WORKS])
     await world.tick(NOON)
-    assert await known(world, 25, 35, 60, 300) == [(ENDED, False)] * 4
+    assert await known(world, 25, 35, 60, 130) == [(ENDED, False)] * 4
 
 
 @pytest.mark.parametrize("inhabitant", [gang("train"), deployment("train", gpus=2)], ids=["gang", "deployment"])
@@ -93,7 +95,7 @@ async def test_what_never_worked_is_idle_since_its_warm_up_where_its_samples_go_
     started = NOON + minutes(5)
     world = world_of(gang("train", started=started))
     await world.tick(NOON)
-    assert await known(world, 20, 300) == [(started + WARM_UP, False)] * 2
+    assert await known(world, 20, 130) == [(started + WARM_UP, False)] * 2
 
 
 async def test_work_may_have_gone_unseen_in_a_hole_which_an_outage_of_the_source_is_not() -> None:
@@ -173,7 +175,7 @@ async def test_work_at_the_devices_own_series_is_kept_as_a_bound() -> None:
     """It was quiet for an hour before: what was known of that does not come back when the doubt has passed."""
     world = on_shared_device([DEVICE_WORKS])
     await world.tick(NOON)
-    before, during_it, after_it, late = await known(world, 35, 50, 75, 300)
+    before, during_it, after_it, late = await known(world, 35, 50, 75, 130)
     assert before[0] is not None
     assert before[0] < DEVICE_WORKS[0]
     assert during_it == (None, False)
@@ -183,13 +185,13 @@ async def test_work_at_the_devices_own_series_is_kept_as_a_bound() -> None:
 async def test_work_at_the_devices_own_series_does_not_leave_a_young_pod_idle_since_its_start() -> None:
     world = on_shared_device([DEVICE_WORKS], started=after(30))
     await world.tick(NOON)
-    assert await known(world, 75, 300) == [(DEVICE_WORKS[1], True)] * 2
+    assert await known(world, 75, 130) == [(DEVICE_WORKS[1], True)] * 2
 
 
 async def test_what_the_pods_own_series_shows_too_is_its_last_work_and_no_bound() -> None:
     world = on_shared_device([DEVICE_WORKS], own=[DEVICE_WORKS])
     await world.tick(NOON)
-    assert await known(world, 75, 300) == [(DEVICE_WORKS[1], False)] * 2
+    assert await known(world, 75, 130) == [(DEVICE_WORKS[1], False)] * 2
 
 
 @pytest.mark.parametrize("away", [0.5, 5, 40])
@@ -209,7 +211,7 @@ async def test_a_leader_that_changes_while_the_device_is_doubted_forgets_nothing
     await known(world, at)
     fresh = restarted(world, led_until=world.now)
     await fresh.tick(world.now + TICK)
-    assert await known(fresh, 75, 300) == [(DEVICE_WORKS[1], True)] * 2
+    assert await known(fresh, 75, 130) == [(DEVICE_WORKS[1], True)] * 2
 
 
 # ---- over restarts
@@ -334,7 +336,7 @@ async def test_no_work_is_ever_after_what_it_is_idle_since_whatever_was_seen(see
     on_device = works[: seed % 2 * 2]
     world = on_shared_device(on_device, own=works[len(on_device) :], holes=holes)
     await world.tick(NOON)
-    while world.now < after(300):
+    while world.now < after(150):
         if dice.random() < 0.02:
             led_until, away = world.now, minutes(dice.choice([0, 2, 40, 90]))
             world = restarted(world, led_until=led_until)
@@ -351,5 +353,5 @@ async def test_no_work_is_ever_after_what_it_is_idle_since_whatever_was_seen(see
 
 
 def spans(dice: Random, *, count: int, longest: int, shortest: int = 1) -> Sequence[Span]:
-    begins = [after(dice.uniform(-100, 290)) for _ in range(count)]
+    begins = [after(dice.uniform(-60, 140)) for _ in range(count)]
     return [(begin, begin + minutes(dice.uniform(shortest, longest))) for begin in begins]
