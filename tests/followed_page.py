@@ -34,7 +34,7 @@ def first_objects(notes: str) -> list[Json]:
     first = next(n for n, line in enumerate(lines) if re.match(r" +apiVersion:", line))
     block = lines[first : next((n for n, line in enumerate(lines[first:], first) if not line.strip()), len(lines))]
     indent = len(block[0]) - len(block[0].lstrip())
-    return list(yaml.safe_load_all("\n".join(line[indent:] for line in block)))
+    return list(yaml.load_all("\n".join(line[indent:] for line in block), yaml.CSafeLoader))
 
 
 def commands_in(notes: str) -> list[list[str]]:

@@ -206,7 +206,7 @@ class InstalledScaler:
 
     def _addresses(self) -> dict[str, str]:
         """What goes before the settings file, as nothing here resolves names or has an address of its own."""
-        settings = yaml.safe_load((self._mounts["/etc/idle-gpu-scaler"] / "settings.yaml").read_text())
+        settings = yaml.load((self._mounts["/etc/idle-gpu-scaler"] / "settings.yaml").read_text(), yaml.CSafeLoader)
         free = {f"IDLE_GPU_SCALER__{server}__ADDRESS": "127.0.0.1:0" for server in ("GRPC", "HTTP")}
         real = self._prometheus.get(settings["prometheus"]["url"])
         return {**free, **({"IDLE_GPU_SCALER__PROMETHEUS__URL": real} if real else {})}

@@ -239,7 +239,9 @@ async def small_cluster(folder: Path) -> AsyncIterator[SmallCluster]:
 @cache
 def definitions() -> str:
     """All CustomResourceDefinitions as JSON, since reading them as YAML takes longer than most tests."""
-    return json.dumps([*crds.load(), *(yaml.safe_load(each.read_text(encoding="utf-8")) for each in _OWN_CRDS)])
+    return json.dumps(
+        [*crds.load(), *(yaml.load(each.read_text(encoding="utf-8"), yaml.CSafeLoader) for each in _OWN_CRDS)]
+    )
 
 
 def pod_json(name: str, owner_uid: str, *, annotated: bool, running: bool) -> Json:

@@ -186,7 +186,7 @@ def test_the_chart_takes_every_value_that_is_shown(page: str, words: list[str]) 
     found = helm_chart.objects(values)
     assert {"Deployment", "ServiceAccount"} <= {each["kind"] for each in found}
     [settings] = [each for each in found if each["kind"] == "ConfigMap" and "settings.yaml" in each["data"]]
-    document = yaml.safe_load(settings["data"]["settings.yaml"])
+    document = yaml.load(settings["data"]["settings.yaml"], yaml.CSafeLoader)
     assert Settings.model_validate(document)
 
 
@@ -263,7 +263,7 @@ def yaml_blocks(page: Path) -> list[str]:
 def test_what_is_shown_as_yaml_is_yaml_and_settings_in_it_can_be_loaded(page: Path) -> None:
     known = {str(field.alias) for field in Settings.model_fields.values()}
     for block in yaml_blocks(page):
-        for document in yaml.safe_load_all(block):
+        for document in yaml.load_all(block, yaml.CSafeLoader):
             if isinstance(document, dict) and set(document) <= known:
                 Settings.model_validate({"prometheus": {"url": "http://prometheus:9090"}} | document)
 

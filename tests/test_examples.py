@@ -59,7 +59,9 @@ def definitions(which: str) -> list[Json]:
     """The chosen ones, and those that only the examples need."""
     chosen = world_crds.load() if which == "own" else real_crds()
     names = {each["metadata"]["name"] for each in chosen}
-    others = yaml.safe_load((Path(__file__).parent / "example_crds.yaml").read_text(encoding="utf-8"))["items"]
+    others = yaml.load((Path(__file__).parent / "example_crds.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)[
+        "items"
+    ]
     return [*chosen, *(each for each in others if each["metadata"]["name"] not in names), *crds()]
 
 

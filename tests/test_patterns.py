@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -16,7 +17,6 @@ import scaler
 
 PACKAGES = (scaler, scaler_analysis)
 FOLDERS = [Path(each.__path__[0]) for each in PACKAGES]
-SOURCES = {path: ast.parse(path.read_text(encoding="utf-8")) for each in FOLDERS for path in sorted(each.rglob("*.py"))}
 LIBRARIES = {"fnmatch", "glob", "wcmatch", "regex"}
 COMPILING = {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer"}
 OF_SETTINGS = {
@@ -30,13 +30,21 @@ NESTED = {
 }
 
 
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """Every file is parsed when a test asks, and not by each process that collects tests."""
+    return {
+        path: ast.parse(path.read_text(encoding="utf-8")) for each in FOLDERS for path in sorted(each.rglob("*.py"))
+    }
+
+
 def named(path: Path) -> str:
     [folder] = [each for each in FOLDERS if path.is_relative_to(each)]
     return path.relative_to(folder).as_posix()
 
 
 def imported() -> Iterator[str]:
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for node in ast.walk(tree):
             names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
@@ -64,7 +72,7 @@ def is_constant(node: ast.expr) -> bool:
 
 def built() -> Iterator[str]:
     """Calls by which a regular expression is made of what is not written in the source."""
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         for node in ast.walk(tree):
             match node:
                 case ast.Call(

@@ -56,7 +56,11 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 def yaml_of(text: str) -> list[dict[str, Any]]:
-    return [each for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) for each in yaml.safe_load_all(block)]
+    return [
+        each
+        for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+        for each in yaml.load_all(block, yaml.CSafeLoader)
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------- trigger metadata
@@ -141,7 +145,9 @@ def test_symptoms_lead_to_their_sections() -> None:
 # ---------------------------------------------------------------------------------------------------- AdmissionChecks
 
 CHECK_PAGE = page("admission-check")
-CRD = yaml.safe_load((DOCS.parent / "deploy" / "crds" / "idlegpu.io_reclaimpolicies.yaml").read_text(encoding="utf-8"))
+CRD = yaml.load(
+    (DOCS.parent / "deploy" / "crds" / "idlegpu.io_reclaimpolicies.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
+)
 
 
 def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -186,7 +192,7 @@ def test_its_manifests_can_be_applied() -> None:
     example = next(
         block for block in re.findall(r"```yaml\n(.*?)```", CHECK_PAGE, re.DOTALL) if "kind: ReclaimPolicy" in block
     )
-    policy, check = yaml.safe_load_all(example)
+    policy, check = yaml.load_all(example, yaml.CSafeLoader)
     assert set(policy["spec"]["provisioning"]) <= set(SPEC["properties"]["provisioning"]["properties"])
     assert check["spec"]["parameters"]["name"] == policy["metadata"]["name"]
 
@@ -219,7 +225,7 @@ def test_metrics_that_it_names_are_declared() -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_what_it_shows_in_yaml_is_what_it_says(block: str) -> None:
-    documents = [*yaml.safe_load_all(block)]
+    documents = [*yaml.load_all(block, yaml.CSafeLoader)]
     for document in documents:
         if "kind" in document:
             assert document["kind"] == "Certificate"
@@ -231,13 +237,15 @@ def test_what_it_shows_in_yaml_is_what_it_says(block: str) -> None:
 
 
 def test_the_names_in_the_certificates_are_those_of_the_examples() -> None:
-    server, client = yaml.safe_load_all(next(block for block in BLOCKS if "cert-manager" in block))
-    example = yaml.safe_load((DOCS.parent / "deploy/examples/tls/scaling.yaml").read_text(encoding="utf-8"))
+    server, client = yaml.load_all(next(block for block in BLOCKS if "cert-manager" in block), yaml.CSafeLoader)
+    example = yaml.load(
+        (DOCS.parent / "deploy/examples/tls/scaling.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
+    )
     [trigger] = example["spec"]["triggers"]
     assert trigger["metadata"]["scalerAddress"].partition(":")[0] in server["spec"]["dnsNames"]
-    cluster = yaml.safe_load(
-        (DOCS.parent / "deploy/examples/tls/cluster-trigger-authentication.yaml").read_text("utf-8")
+    cluster = yaml.load(
+        (DOCS.parent / "deploy/examples/tls/cluster-trigger-authentication.yaml").read_text("utf-8"), yaml.CSafeLoader
     )
     assert {each["name"] for each in cluster["spec"]["secretTargetRef"]} == {client["spec"]["secretName"]}
-    [settings] = (yaml.safe_load(block) for block in BLOCKS if "clientNames" in block)
+    [settings] = (yaml.load(block, yaml.CSafeLoader) for block in BLOCKS if "clientNames" in block)
     assert settings["grpc"]["tls"]["clientNames"] == client["spec"]["dnsNames"]

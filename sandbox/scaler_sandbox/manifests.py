@@ -21,7 +21,7 @@ _WELL_KNOWN = {(each.api_version, each.kind): each for each in (NAMESPACE, CUSTO
 def objects_in(manifest: Manifest) -> Iterator[Json]:
     """The objects of YAML text (any number of documents), of one object, of a List, or of several of them."""
     if isinstance(manifest, str):
-        documents: Iterable[Any] = yaml.safe_load_all(manifest)
+        documents: Iterable[Any] = yaml.load_all(manifest, yaml.CSafeLoader)
     else:
         documents = [manifest] if isinstance(manifest, dict) else manifest
     for document in documents:

@@ -22,7 +22,10 @@ def packaged(name: str) -> Path:
 
 def crds() -> list[dict[str, Any]]:
     """The project's own CustomResourceDefinitions."""
-    return [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(packaged("crds").glob("*.yaml"))]
+    return [
+        yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        for path in sorted(packaged("crds").glob("*.yaml"))
+    ]
 
 
 NAMESPACE = "idle-gpu-scaler"
@@ -39,7 +42,7 @@ def account() -> list[dict[str, Any]]:
     texts = [(folder / f"{name}.yaml").read_text(encoding="utf-8") for name in ("namespace", "serviceaccount", "roles")]
     provisioning = [each for each in REQUIRED_RULES if each.part is RuleUser.PROVISIONING]
     granted = _granted(f"{SERVICE_ACCOUNT}-provisioning", provisioning, "Cluster", {})
-    return [*(body for text in texts for body in yaml.safe_load_all(text)), *granted]
+    return [*(body for text in texts for body in yaml.load_all(text, yaml.CSafeLoader)), *granted]
 
 
 _KUEUE_NAMESPACE = "kueue-system"

@@ -283,7 +283,7 @@ class Sandbox:
             path.touch(mode=0o600)
             path.write_bytes(self.config.kubeconfig.read_bytes())
         if token:
-            config = yaml.safe_load(path.read_text())
+            config = yaml.load(path.read_text(), yaml.CSafeLoader)
             in_use = next(each for each in config["contexts"] if each["name"] == config["current-context"])
             in_use["context"]["user"] = "token"
             path.write_text(yaml.safe_dump(config | {"users": [{"name": "token", "user": {"token": token}}]}))

@@ -28,7 +28,9 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ReclaimPolicy
 from scaler.kube.objects.resources import RECLAIM_POLICY
 
-CRD = yaml.safe_load((Path(__file__).parents[2] / "deploy/crds/idlegpu.io_reclaimpolicies.yaml").read_text("utf-8"))
+CRD = yaml.load(
+    (Path(__file__).parents[2] / "deploy/crds/idlegpu.io_reclaimpolicies.yaml").read_text("utf-8"), yaml.CSafeLoader
+)
 CLASS = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 
 

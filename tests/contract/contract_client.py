@@ -52,7 +52,7 @@ class Access:
 
     @classmethod
     def from_file(cls, path: str) -> "Access":
-        return cls.from_kubeconfig(yaml.safe_load(Path(path).read_text()))
+        return cls.from_kubeconfig(yaml.load(Path(path).read_text(), yaml.CSafeLoader))
 
 
 def _tls(cluster: Json, user: Json) -> ssl.SSLContext:

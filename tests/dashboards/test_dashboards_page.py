@@ -37,7 +37,7 @@ def test_it_has_all_dashboards_and_their_variables() -> None:
 
 
 def test_thresholds_are_the_charts() -> None:
-    values = yaml.safe_load((ROOT / "deploy" / "helm" / "idle-gpu-scaler" / "values.yaml").read_text())
+    values = yaml.load((ROOT / "deploy" / "helm" / "idle-gpu-scaler" / "values.yaml").read_text(), yaml.CSafeLoader)
     said = {row[0].strip("`").rpartition(".")[2]: int(row[1]) for row in table("Change a threshold")}
     assert said == values["rules"]["thresholds"]
 
@@ -49,7 +49,7 @@ def test_it_names_every_file_of_rules() -> None:
 
 def test_alerts_are_routed_by_the_labels_that_it_names() -> None:
     with_owner = set(re.findall(r"`(\w+)` and `(\w+)` carry `workload_namespace`", PAGE)[0])
-    groups = yaml.safe_load((prometheus_rules.RULES / "idle-gpu-scaler.rules.yaml").read_text())["groups"]
+    groups = yaml.load((prometheus_rules.RULES / "idle-gpu-scaler.rules.yaml").read_text(), yaml.CSafeLoader)["groups"]
     alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
     assert with_owner == {rule["alert"] for rule in alerts if " workload_namespace" in rule["expr"]}
 

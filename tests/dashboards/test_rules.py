@@ -19,7 +19,7 @@ TESTS = [test for file in FILES for test in sorted(mutations.tests_of(file).glob
 ALERTS = [
     pytest.param(file, rule, id=rule["alert"])
     for file in FILES
-    for group in yaml.safe_load(file.read_text())["groups"]
+    for group in yaml.load(file.read_text(), yaml.CSafeLoader)["groups"]
     for rule in group["rules"]
     if "alert" in rule
 ]
@@ -49,9 +49,9 @@ def test_alerts_fire_when_they_should_and_not_beside_that(test: Path) -> None:
 def test_tests_evaluate_groups_in_the_order_of_their_file() -> None:
     """Otherwise promtool takes any, so that what is recorded is now and then a minute old for an alert on it."""
     for file in FILES:
-        order = [group["name"] for group in yaml.safe_load(file.read_text())["groups"]]
+        order = [group["name"] for group in yaml.load(file.read_text(), yaml.CSafeLoader)["groups"]]
         for test in mutations.tests_of(file).glob("*.test.yaml"):
-            assert yaml.safe_load(test.read_text())["group_eval_order"] == order, test.name
+            assert yaml.load(test.read_text(), yaml.CSafeLoader)["group_eval_order"] == order, test.name
 
 
 @pytest.mark.parametrize(("file", "rule"), ALERTS)
@@ -66,7 +66,7 @@ def test_every_alert_has_a_severity_a_runbook_and_tests_of_its_own(file: Path, r
     text = runbook.read_text()
     assert text.startswith(f"# {rule['alert']}\n")
     assert {"## What it means", "## What to do"} <= set(text.splitlines())
-    tests = yaml.safe_load((mutations.tests_of(file) / f"{rule['alert']}.test.yaml").read_text())["tests"]
+    tests = yaml.load((mutations.tests_of(file) / f"{rule['alert']}.test.yaml").read_text(), yaml.CSafeLoader)["tests"]
     checks = [check for test in tests for check in test["alert_rule_test"] if check["alertname"] == rule["alert"]]
     assert {bool(check["exp_alerts"]) for check in checks} == {True, False}, "it fires, and does not"
 
@@ -80,7 +80,7 @@ def test_rules_use_only_metrics_that_are_declared() -> None:
     declared = {each.name for each in Metrics().declared}
     declared |= {f"{name}{suffix}" for name in declared for suffix in ("_bucket", "_sum", "_count")}
     for file in FILES:
-        content = yaml.safe_load(file.read_text())
+        content = yaml.load(file.read_text(), yaml.CSafeLoader)
         rules = [rule for group in content["groups"] for rule in group["rules"]]
         recorded = {rule["record"] for rule in rules if "record" in rule}
         for rule in rules:
@@ -94,7 +94,7 @@ OURS = [
     pytest.param(rule["expr"], id=rule.get("alert") or rule["record"])
     for file in FILES
     if file.name != "raw-dcgm.rules.yaml"
-    for group in yaml.safe_load(file.read_text())["groups"]
+    for group in yaml.load(file.read_text(), yaml.CSafeLoader)["groups"]
     for rule in group["rules"]
 ]
 RELEASE = "cluster, namespace, job"
@@ -116,8 +116,8 @@ def test_rules_on_our_metrics_group_by_our_labels_and_by_cluster_and_release(exp
 def test_prometheus_rule_objects_are_the_rules() -> None:
     for path, content in prometheus_rules.contents():
         assert path.read_text() == content, "uv run python -m dashboards.prometheus_rules"
-        rules = yaml.safe_load((prometheus_rules.RULES / f"{path.stem}.rules.yaml").read_text())
-        assert yaml.safe_load(content)["spec"] == rules
+        rules = yaml.load((prometheus_rules.RULES / f"{path.stem}.rules.yaml").read_text(), yaml.CSafeLoader)
+        assert yaml.load(content, yaml.CSafeLoader)["spec"] == rules
 
 
 def test_there_is_a_mutant_of_every_threshold() -> None:

@@ -451,4 +451,4 @@ class LifeOfAWorkload(RuleBasedStateMachine):
 
 
 TestLifeOfAWorkload = LifeOfAWorkload.TestCase
-TestLifeOfAWorkload.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestLifeOfAWorkload.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)

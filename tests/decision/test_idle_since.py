@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from random import Random
 
 import msgspec
@@ -49,14 +49,12 @@ def decision(world: World) -> Decision:
     return found
 
 
-async def known(
-    world: World, *minutes_after: float, step: timedelta = minutes(2)
-) -> list[tuple[datetime | None, bool]]:
-    """What is known at these times, with a tick every `step` in between."""
+async def known(world: World, *minutes_after: float) -> list[tuple[datetime | None, bool]]:
+    """What is known at these times, with a tick every other minute in between."""
     found = []
     for each in minutes_after:
         while world.now < after(each):
-            await world.tick(min(world.now + step, after(each)))
+            await world.tick(min(world.now + minutes(2), after(each)))
         found.append((decision(world).idle_since, decision(world).idle_at_least))
     return found
 

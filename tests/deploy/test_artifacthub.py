@@ -31,7 +31,7 @@ KINDS = {"added", "changed", "deprecated", "removed", "fixed", "security"}
 
 
 def read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found: dict[str, Any] = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     return found
 
 

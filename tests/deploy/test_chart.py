@@ -101,7 +101,7 @@ def test_helm_finds_nothing_to_complain_about() -> None:
 
 
 def test_the_chart_is_of_the_program_beside_it() -> None:
-    chart = yaml.safe_load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"))
+    chart = yaml.load((FOLDER / "Chart.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
     assert container()["image"] == f"idle-gpu-scaler:{__version__}"
 
@@ -313,7 +313,7 @@ def test_the_notes_lead_to_a_scaled_object_that_names_this_release(values: dict[
     notes = helm_chart.texts(values)["NOTES.txt"]
     example = re.search(r"   apiVersion: idlegpu.io.*?\n\n", notes, re.DOTALL)
     assert example
-    scalable, scaled = yaml.safe_load_all(dedent(example[0]))
+    scalable, scaled = yaml.load_all(dedent(example[0]), yaml.CSafeLoader)
     [trigger] = scaled["spec"]["triggers"]
     assert trigger["metadata"]["scalerAddress"] in settings_of(values)["keda"]["scalerAddresses"]
     assert ("enableTLS" in trigger["metadata"]) == ("authenticationRef" in trigger) == ("tls" in values)
@@ -341,7 +341,9 @@ def test_the_notes_and_the_examples_say_the_same_of_whom_keda_trusts(
     else:
         assert told
         file = helm_chart.DEPLOY / "examples" / "tls" / example
-        assert yaml.safe_load(dedent(told[0])) == yaml.safe_load(file.read_text(encoding="utf-8"))
+        assert yaml.load(dedent(told[0]), yaml.CSafeLoader) == yaml.load(
+            file.read_text(encoding="utf-8"), yaml.CSafeLoader
+        )
 
 
 def test_names_of_releases_are_kept_apart() -> None:
@@ -373,7 +375,7 @@ def test_so_it_does_with_an_overlay(overlay: str) -> None:
 def calls_as_the_server_answers(bodies: list[dict[str, Any]], notes: str = "") -> None:
     """By a name that its certificate is for, over TLS where it speaks TLS, by an authentication that is there."""
     [text] = [each["data"]["settings.yaml"] for each in bodies if "settings.yaml" in each.get("data", {})]
-    settings = Settings.model_validate(yaml.safe_load(text), by_alias=True, by_name=False)
+    settings = Settings.model_validate(yaml.load(text, yaml.CSafeLoader), by_alias=True, by_name=False)
     target = trigger_target(settings)
     assert target is not None
     [service] = [each for each in bodies if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
@@ -419,7 +421,7 @@ def test_what_the_first_holder_wants_on_openshift_is_what_the_release_says_there
     notes = helm_chart.texts(helm_chart.platform("openshift"))["NOTES.txt"]
     told = re.search(r" +- type: external-push\n.*?\n\n", notes, re.DOTALL)
     assert told
-    [trigger] = yaml.safe_load(dedent(told[0]))
+    [trigger] = yaml.load(dedent(told[0]), yaml.CSafeLoader)
     assert added == {
         "metadata/enableTLS": trigger["metadata"]["enableTLS"],
         "authenticationRef": trigger["authenticationRef"],

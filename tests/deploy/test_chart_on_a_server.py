@@ -43,7 +43,10 @@ def test_a_server_takes_everything_of_the_chart(kubeconfig: str, values: dict[st
 
 
 def test_a_server_takes_our_definitions(kubeconfig: str) -> None:
-    dry_run(kubeconfig, [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (DEPLOY / "crds").glob("*.yaml")])
+    dry_run(
+        kubeconfig,
+        [yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in (DEPLOY / "crds").glob("*.yaml")],
+    )
 
 
 def served_by(kubeconfig: str) -> set[str]:

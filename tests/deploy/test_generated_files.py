@@ -48,7 +48,9 @@ def _covers(known: str, path: str) -> bool:
 
 # ------------------------------------------------------------------------- what `kubectl explain` and `get` show
 
-DEFINITIONS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted((DEPLOY / "crds").glob("*.yaml"))]
+DEFINITIONS = [
+    yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in sorted((DEPLOY / "crds").glob("*.yaml"))
+]
 KINDS = [pytest.param(each, id=each["spec"]["names"]["kind"]) for each in DEFINITIONS]
 EVERYBODYS = {"apiVersion", "kind", "metadata"}
 """What Kubernetes itself explains, at the top; and so are the fields of a condition."""

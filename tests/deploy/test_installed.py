@@ -55,7 +55,7 @@ POLICY = {"mode": "Enforce", "idleAfter": "1s", "warmUp": "0s", "selector": {"ki
 
 def settings_of(bodies: list[Json]) -> Json:
     [text] = [each["data"]["settings.yaml"] for each in bodies if "settings.yaml" in each.get("data", {})]
-    return dict(yaml.safe_load(text))
+    return dict(yaml.load(text, yaml.CSafeLoader))
 
 
 async def here(world: Sandbox, folder: Path, bodies: list[Json]) -> Json:

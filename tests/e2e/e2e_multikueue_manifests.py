@@ -71,7 +71,7 @@ def hub_user(run: str) -> str:
 
 def _worker_access() -> Iterable[Json]:
     path = packaged.packaged("examples") / "multikueue-ocm" / "worker-access.yaml"
-    return yaml.safe_load_all(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return yaml.load_all(path.read_text(encoding="utf-8"), yaml.CSafeLoader)  # type: ignore[no-any-return]
 
 
 def _bound(run: str, role: str) -> Json:
@@ -202,7 +202,7 @@ def now() -> str:
 
 def kubeconfig_for(path: Path, token: str) -> str:
     """A kubeconfig for the cluster of that file, as MultiKueue takes it: a user with a token, authorities inline."""
-    config = yaml.safe_load(path.read_text(encoding="utf-8"))
+    config = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     context = _named(config["contexts"], config["current-context"])["context"]
     cluster = dict(_named(config["clusters"], context["cluster"])["cluster"])
     if authority := cluster.pop("certificate-authority", None):
@@ -220,7 +220,7 @@ def kubeconfig_for(path: Path, token: str) -> str:
 
 def unreachable(kubeconfig: str) -> str:
     """The same with an address at which nothing listens."""
-    config = yaml.safe_load(kubeconfig)
+    config = yaml.load(kubeconfig, yaml.CSafeLoader)
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     return yaml.safe_dump(config)
 

@@ -85,7 +85,9 @@ def at_schema(place: list[str]) -> Any:
 
 def test_both_definitions_have_them() -> None:
     for kind in ("idlepolicies", "clusteridlepolicies"):
-        definition = yaml.safe_load((ROOT / f"deploy/crds/idlegpu.io_{kind}.yaml").read_text(encoding="utf-8"))
+        definition = yaml.load(
+            (ROOT / f"deploy/crds/idlegpu.io_{kind}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader
+        )
         spec = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
         assert {name: spec[name] for name in properties()} == properties()
 

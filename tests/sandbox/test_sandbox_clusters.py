@@ -134,7 +134,7 @@ async def test_the_kubeconfig_on_the_hub_may_write_offers_and_no_more_than_multi
 ) -> None:
     secret = await clusters.hub.read(SECRET, "kueue-system", "multikueue-a")
     text = base64.b64decode(secret["data"]["kubeconfig"]).decode()
-    assert yaml.safe_load(text)["users"][0]["user"]["token"]
+    assert yaml.load(text, yaml.CSafeLoader)["users"][0]["user"]["token"]
     (tmp_path / "kubeconfig").write_text(text)
     async with await KubeTransport.connect(tmp_path / "kubeconfig") as transport:
         offer = manifest(CLUSTER_OFFER, "hub", spec={"workloads": []})

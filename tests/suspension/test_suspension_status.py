@@ -91,7 +91,7 @@ def test_a_workload_that_vanished_stays_named() -> None:
 
 
 def status_schema() -> dict[str, Any]:
-    version = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]
+    version = yaml.load(CRD.read_text(), yaml.CSafeLoader)["spec"]["versions"][0]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["status"]
     return closed(schema)
 

@@ -16,5 +16,5 @@ FILES = ("kueue.yaml", "keda.yaml", "ray.yaml", "autoscaling.yaml", "ocm.yaml")
 def load() -> list[dict[str, Any]]:
     """The definitions, as objects to be applied."""
     texts = ((files(__name__) / name).read_text(encoding="utf-8") for name in FILES)
-    documents = (document for text in texts for document in yaml.safe_load_all(text))
+    documents = (document for text in texts for document in yaml.load_all(text, yaml.CSafeLoader))
     return [item for document in documents for item in document.get("items", [document])]

@@ -123,7 +123,7 @@ def worker_access() -> list[Json]:
         manifest(SERVICE_ACCOUNT, _ACCOUNT, _ACCOUNT_NAMESPACE),
         role,
         manifest(binding, _ACCOUNT, roleRef=reference, subjects=[subject]),
-        *yaml.safe_load_all(ours.read_text(encoding="utf-8")),
+        *yaml.load_all(ours.read_text(encoding="utf-8"), yaml.CSafeLoader),
     ]
 
 

@@ -39,7 +39,7 @@ def manifests(examples: Path, *, scaler_address: str) -> list[Json]:
     """The objects of the act: those of `deploy/examples`, with short intervals."""
     found: list[Json] = []
     for name in ("queue/queue.yaml", "raycluster/rayclusters.yaml", "raycluster/scaling.yaml"):
-        found += list(yaml.safe_load_all((examples / name).read_text(encoding="utf-8")))
+        found += list(yaml.load_all((examples / name).read_text(encoding="utf-8"), yaml.CSafeLoader))
     return [_shortened(body, scaler_address) if body["kind"] == "ScaledObject" else body for body in found]
 
 

@@ -73,32 +73,32 @@ def holds(process: Process, gpus: int, minutes: Iterable[int], labels: Mapping[s
 # ----------------------------------------------------------------------------------------------------------- counters
 
 
-async def test_two_idle_gpus_for_four_days_are_192_gpu_hours(tmp_path: Path) -> None:
-    days, minutes = RecordedDays(BEGIN), range(-120, 4 * DAY + 1)
+async def test_two_idle_gpus_for_two_days_are_96_gpu_hours(tmp_path: Path) -> None:
+    days, minutes = RecordedDays(BEGIN), range(-120, 2 * DAY + 1)
     holds(days.process("a", minutes, leads=minutes), 2, minutes)
-    found = await reported(tmp_path, days, 0, 4)
-    assert hours(found.rows) == {("team-a",): 192.0}
+    found = await reported(tmp_path, days, 0, 2)
+    assert hours(found.rows) == {("team-a",): 96.0}
     assert found.gaps == []
-    assert found.known == timedelta(days=4)
+    assert found.known == timedelta(days=2)
 
 
 async def test_another_leader_continues_with_counters_of_its_own(tmp_path: Path) -> None:
-    days, minutes = RecordedDays(BEGIN), range(-120, 4 * DAY + 1)
-    first, later = range(-120, DAY + 700), range(DAY + 700, 4 * DAY + 1)
+    days, minutes = RecordedDays(BEGIN), range(-120, 2 * DAY + 1)
+    first, later = range(-120, DAY + 700), range(DAY + 700, 2 * DAY + 1)
     a, b = days.process("a", minutes, leads=first), days.process("b", minutes, leads=later)
     holds(a, 2, first)
     for minute in later:  # it does not lead, and shows what it has counted
         a.shows("gpu_seconds_total", IDLE, minute, 60 * 2 * len(first))
     holds(b, 2, later)
-    assert hours((await reported(tmp_path, days, 0, 4)).rows) == {("team-a",): 192.0}
+    assert hours((await reported(tmp_path, days, 0, 2)).rows) == {("team-a",): 96.0}
 
 
 async def test_a_process_that_starts_anew_counts_from_0_again(tmp_path: Path) -> None:
-    days, minutes = RecordedDays(BEGIN), range(-120, 4 * DAY + 1)
+    days, minutes = RecordedDays(BEGIN), range(-120, 2 * DAY + 1)
     process = days.process("a", minutes, leads=minutes)
     holds(process, 2, range(-120, DAY + 700))
-    holds(process, 2, range(DAY + 700, 4 * DAY + 1))
-    assert hours((await reported(tmp_path, days, 0, 4)).rows) == {("team-a",): 192.0}
+    holds(process, 2, range(DAY + 700, 2 * DAY + 1))
+    assert hours((await reported(tmp_path, days, 0, 2)).rows) == {("team-a",): 96.0}
 
 
 async def test_the_first_event_of_a_series_counts(tmp_path: Path) -> None:
@@ -179,12 +179,12 @@ async def test_where_there_is_nothing_nothing_is_known(tmp_path: Path) -> None:
 
 
 async def test_two_clusters_in_one_prometheus_are_kept_apart(tmp_path: Path) -> None:
-    minutes = range(-120, 8 * DAY + 1)
+    minutes = range(-120, 2 * DAY + 1)
     one, other = RecordedDays(BEGIN, {"cluster": "one"}), RecordedDays(BEGIN, {"cluster": "other"})
     for days, gpus in ((one, 2), (other, 5)):
         process = days.process("scaler-0", minutes, leads=minutes)
         holds(process, gpus, minutes)
-        for minute in range(8 * DAY - 400, 8 * DAY + 1):
+        for minute in range(2 * DAY - 400, 2 * DAY + 1):
             process.shows("gpus", {**IDLE, "reason": ""}, minute, gpus)
             process.shows(
                 "workload_idle_seconds", {"workload_namespace": "team-a", "kind": "Job", "name": "j"}, minute, gpus
@@ -193,14 +193,14 @@ async def test_two_clusters_in_one_prometheus_are_kept_apart(tmp_path: Path) -> 
         one.lines[name] += lines
     async with asked(tmp_path, one) as source:
         for cluster, gpus in (("one", 2), ("other", 5)):
-            own, end = OwnMetrics(matchers={"cluster": cluster}), BEGIN + timedelta(days=8)
-            assert hours((await report(source, 0, 4, own=own)).rows) == {("team-a",): gpus * 96.0}
+            own, end = OwnMetrics(matchers={"cluster": cluster}), BEGIN + timedelta(days=2)
+            assert hours((await report(source, 0, 2, own=own)).rows) == {("team-a",): gpus * 48.0}
             samples = await read_fleet(
                 source, own.matchers, end=end, span=timedelta(hours=6), step=timedelta(minutes=3)
             )
             assert {each.gpus["Idle"] for each in samples} == {gpus}
-        assert hours((await report(source, 0, 4)).rows) == {("team-a",): 7 * 96.0}
-        assert (await report(source, 0, 4, own=OwnMetrics(matchers={"cluster": "third"}))).known == timedelta(0)
+        assert hours((await report(source, 0, 2)).rows) == {("team-a",): 7 * 48.0}
+        assert (await report(source, 0, 2, own=OwnMetrics(matchers={"cluster": "third"}))).known == timedelta(0)
 
 
 # ------------------------------------------------------------------------------------------------------- all the rest

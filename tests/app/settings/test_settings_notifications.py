@@ -23,7 +23,7 @@ def settings(**notifications: Any) -> Settings:
 def test_the_example_of_the_page_is_valid() -> None:
     found = re.search(r"```yaml\n(notifications:.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert found
-    section = settings(**yaml.safe_load(found[1])["notifications"]).notifications
+    section = settings(**yaml.load(found[1], yaml.CSafeLoader)["notifications"]).notifications
     assert [each.kind for each in section.configs()] == ["apprise", "apprise", "webhook"]
 
 

@@ -122,7 +122,7 @@ def test_pages_name_every_setting_on_reclaiming() -> None:
     assert set(shown) == set(known)
     for name in ("search", "cost", "fairSharing", "priorityBoost"):
         assert set(shown[name]) == set(known[name]), name
-    differing = {name for name in known if shown[name] != yaml.safe_load(_written(known[name]))}
+    differing = {name for name in known if shown[name] != yaml.load(_written(known[name]), yaml.CSafeLoader)}
     assert differing == set(), "the values shown are the defaults"
 
 

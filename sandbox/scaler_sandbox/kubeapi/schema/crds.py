@@ -1,7 +1,10 @@
 """What does a CustomResourceDefinition make the API serve? A `Resource`. Definitions are not validated."""
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
+
+import msgspec
 
 from scaler_sandbox.kubeapi.errors import Json
 from scaler_sandbox.kubeapi.schema.builtin_schemas import OBJECT_META
@@ -34,6 +37,13 @@ def resource_of(crd: Json) -> Resource:
 
 
 def _version(raw: Json) -> Version:
+    return _compiled(msgspec.json.encode(raw))
+
+
+@cache
+def _compiled(text: bytes) -> Version:
+    """Schemas keep nothing of what they have checked, so every API of a process serves the same ones."""
+    raw = msgspec.json.decode(text)
     openapi = raw["schema"]["openAPIV3Schema"]
     compiled = _with_metadata(compile_schema(openapi))
     subresources = raw.get("subresources") or {}

@@ -159,7 +159,9 @@ def test_what_was_before_the_begin_is_not_in_it(begin_hour: float, expected: lis
 def config() -> dict[str, Any]:
     """The entry of kube-state-metrics' config that the example has."""
     text = (packaged("examples") / "kube-state-metrics" / "kueue-workloads.yaml").read_text(encoding="utf-8")
-    [document] = [yaml.safe_load(body["data"]["workloads.yaml"]) for body in objects_in(text) if "data" in body]
+    [document] = [
+        yaml.load(body["data"]["workloads.yaml"], yaml.CSafeLoader) for body in objects_in(text) if "data" in body
+    ]
     [entry] = document["spec"]["resources"]
     return dict(entry)
 

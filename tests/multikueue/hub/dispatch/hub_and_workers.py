@@ -86,7 +86,9 @@ def crd(resource: Resource) -> Json:
 
 HUB_KINDS = (MULTIKUEUE_CONFIG, MULTIKUEUE_CLUSTER, PLACEMENT_DECISION, PROFILE_DECISION, ADD_ON_PLACEMENT_SCORE)
 _FOLDER = Path(__file__).parents[4] / "deploy" / "crds"
-OWN_CRDS = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in sorted(_FOLDER.glob("idlegpu.io_*.yaml"))]
+OWN_CRDS = [
+    yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) for path in sorted(_FOLDER.glob("idlegpu.io_*.yaml"))
+]
 
 
 _SLOWER = 20
