@@ -15,8 +15,6 @@ from scaler.errors import KubeError
 
 log = structlog.get_logger(__name__)
 
-_CONFLICT = 409
-
 
 class Cancellable(Protocol):
     """A planned call."""
@@ -125,7 +123,7 @@ async def _attempt(tick: Callable[[datetime], Awaitable[object]], now: datetime,
     try:
         await tick(now)
     except KubeError as error:
-        tell = log.debug if error.status == _CONFLICT else log.warning
+        tell = log.debug if error.is_conflict else log.warning
         tell(f"{name} reconcile failed; retried", error=str(error))
     except Exception:
         log.exception(f"{name} reconcile failed")

@@ -35,6 +35,10 @@ class SourceError(ScalerError):
         """Whether the same read may succeed a moment later (a timeout, a 503) or not (a bad query, a 401)."""
 
 
+NOT_LEADING = "NotLeading"
+"""The reason of a write that is not sent because this replica no longer leads."""
+
+
 class KubeError(ScalerError):
     """The Kubernetes API refused or could not be reached.
 
@@ -47,6 +51,26 @@ class KubeError(ScalerError):
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether there is no such object, or no such kind."""
+        return self.status == 404
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether another client has changed the object first, or there is one of that name."""
+        return self.status == 409
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the object is not the one that was decided upon: not an error, read it again."""
+        return self.is_absent or self.is_conflict
+
+    @property
+    def is_not_leading(self) -> bool:
+        """Whether nothing was sent, because this replica no longer leads."""
+        return self.reason == NOT_LEADING
 
 
 class QueryError(ScalerError):

@@ -11,7 +11,7 @@ Laws:
   again; a condition that is up to date is not written.
 """
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -35,21 +35,20 @@ from scaler.admission.policy import (
 )
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
 from scaler.documents import UNREADABLE
-from scaler.errors import KubeError
 from scaler.idleness.durations import parse_duration
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import NOT_LEADING, PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
 from scaler.kube.reflector import Absent, Reflecting
+from scaler.kube.writes import is_written
 from scaler.targets.cluster_state import ObjectLister
 
 log = structlog.get_logger(__name__)
 
 USABLE = "Usable"
-_ABSENT = 404
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -220,11 +219,11 @@ class AdmissionChecks:
         for check in checks:
             policy = policy_of(check, self._policies)
             if not isinstance(policy, PolicyNotSynced) and check.metadata.deletion_timestamp is None:
-                await _logged(ADMISSION_CHECK, check.metadata.name, self._keep_active(check, policy, now))
+                await _keep(ADMISSION_CHECK, check.metadata.name, self._keep_active(check, policy, now))
         due = {each.metadata.name for each in self._policies.items() if not _is_current(each)}
         due |= {name for _, name in self._policies.undecodable}
         for name in sorted(due):
-            await _logged(RECLAIM_POLICY, name, self._keep_usable(name, now))
+            await _keep(RECLAIM_POLICY, name, self._keep_usable(name, now))
 
     async def _keep_active(self, check: AdmissionCheck, policy: CheckPolicy | Unusable, now: datetime) -> None:
         """Raises: KubeError."""
@@ -258,15 +257,9 @@ class AdmissionChecks:
 _ACTIVE_MESSAGE = "stays Pending until all pods of a gang can start"
 
 
-async def _logged(resource: Resource, name: str, update: Coroutine[Any, Any, None]) -> None:
-    """The update; where it failed the next tick repeats it. Raises: KubeError with the reason NotLeading."""
-    try:
-        await update
-    except KubeError as error:
-        if error.reason == NOT_LEADING:
-            raise
-        write_log = log.debug if is_conflict(error) or error.status == _ABSENT else log.warning
-        write_log("condition not updated; retried", kind=resource.kind, name=name, error=str(error))
+async def _keep(resource: Resource, name: str, update: Awaitable[None]) -> None:
+    """Update it; where that fails the next tick repeats it. Raises: KubeError with the reason NotLeading."""
+    await is_written(update, log, "condition not updated; retried", kind=resource.kind, name=name)
 
 
 def _decoded_policy(name: str, body: bytes) -> CheckPolicy | Unusable:

@@ -49,11 +49,12 @@ from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import NOT_LEADING, PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.watch_backoff import Backoff
+from scaler.kube.writes import log_refusal, write_all
 from scaler.placement.requests import Fits
 
 log = structlog.get_logger(__name__)
@@ -175,11 +176,10 @@ class AdmissionCheckController:
     async def _write(self, plan: AdmissionPlan, failed: Collection[CheckKey], now: datetime) -> list[Released]:
         """Write the check states that have changed. Raises: KubeError with the reason NotLeading."""
         self._writer.forget_others(each.name for each in plan.workloads)
-        limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def write(each: CheckedWorkload, change: CheckChange) -> Released | None:
-            async with limit:
-                written = await self._writer.write(each, change, now)
+        async def write(due: tuple[CheckedWorkload, CheckChange]) -> Released | None:
+            each, change = due
+            written = await self._writer.write(each, change, now)
             if not written and self._writer.may_write(each.name, now):
                 self.wake()
             return self._released(each, change, now) if written and change.state is CheckState.READY else None
@@ -187,11 +187,7 @@ class AdmissionCheckController:
         if failed:
             self.wake()
         due = self._writer.due([each for each in plan.changes if each[0].name not in failed], now)
-        outcomes = await asyncio.gather(*(write(each, change) for each, change in due), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-        return [outcome for outcome in outcomes if isinstance(outcome, Released)]
+        return [each for each in await write_all(due, write, at_once=_AT_ONCE) if each is not None]
 
     def _released(self, each: CheckedWorkload, change: CheckChange, now: datetime) -> Released | None:
         """For telemetry; None of one that was running already."""
@@ -216,9 +212,9 @@ Json = dict[str, Any]
 _REFRESHED = 50
 """Messages that are updated in one tick although their reason is the same."""
 _REFRESH_AFTER = timedelta(seconds=30)
-_GONE = 404
 _PAUSES = Backoff(base=1.0, cap=60.0)
 """How long an entry is not written after refusals."""
+_NOT_WRITTEN = "admission check not written"
 _RESET = "Reset to Pending after eviction."
 """The message of an entry that Kueue has reset."""
 
@@ -298,17 +294,14 @@ class CheckStateWriter:
         try:
             written = await self._write(checked, change, now)
         except KubeError as error:
-            if error.reason == NOT_LEADING:
+            if error.is_not_leading:
                 raise
-            self._back_off(checked.name, now, is_conflict=is_conflict(error))
-            write_log = log.debug if is_conflict(error) else log.warning
-            write_log(
-                "admission check not written", workload=checked.reserved.key, state=str(change.state), error=str(error)
-            )
+            self._back_off(checked.name, now, is_conflict=error.is_outdated)
+            log_refusal(log, _NOT_WRITTEN, error, workload=checked.reserved.key, state=str(change.state))
             return False
         except UNREADABLE as error:
             self._back_off(checked.name, now, is_conflict=False)
-            log.warning("admission check not written", workload=checked.reserved.key, error=f"cannot be read: {error}")
+            log.warning(_NOT_WRITTEN, workload=checked.reserved.key, error=f"cannot be read: {error}")
             return False
         if not written:
             self._back_off(checked.name, now, is_conflict=True)
@@ -362,7 +355,7 @@ class CheckStateWriter:
             try:
                 _, fresh = await self._read(key)
             except (KubeError, *UNREADABLE) as error:
-                if not (isinstance(error, KubeError) and error.status == _GONE):
+                if not (isinstance(error, KubeError) and error.is_absent):
                     return f"check state of {key} is not known after a write without response: {error}"
             else:
                 self._remember(fresh)
@@ -390,7 +383,7 @@ class CheckStateWriter:
 
 def _is_refused(error: KubeError) -> bool:
     """Whether it is certain that nothing was written. Without a response, or after a server error, it is not."""
-    return error.reason == NOT_LEADING or 400 <= error.status < 500
+    return error.is_not_leading or 400 <= error.status < 500
 
 
 def _note(gang: ReservedWorkload, to: str, now: datetime) -> Yielded:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.attachment.writes import Verb, Write
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.errors import KubeError
-from scaler.kube.leader_api import NOT_LEADING, WriteApi
+from scaler.kube.leader_api import WriteApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json, condition_patch, is_true
@@ -37,6 +38,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 from scaler.kube.reflector import Absent, Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.kube.writes import is_written, write_all
 from scaler.targets.cluster_state import ClusterState, seconds_since_heard
 from scaler.targets.workloads import NO_TARGETS, NotifyTargets
 
@@ -46,7 +48,6 @@ _INTERVAL = timedelta(minutes=5)
 _REST = timedelta(seconds=1)
 _RETRY_S = 5.0
 _WRITES_AT_ONCE = 16
-_GONE, _CONFLICT = 404, 409
 VALID = "Valid"
 _NO_KEDA = "the API serves no ScaledObjects: install KEDA, or set actuator: Direct in the policy"
 _NO_ADDRESS = "keda.scalerAddresses of the settings is empty: a ScaledObject needs the address of this scaler"
@@ -191,34 +192,22 @@ class AttachmentController:
 
     async def _write(self, writes: list[Write]) -> None:
         """Raises: KubeError with the reason NotLeading."""
-        turns = asyncio.Semaphore(_WRITES_AT_ONCE)
-
-        async def one(write: Write) -> bool:
-            async with turns:
-                return await self._send(write)
-
-        ended = await asyncio.gather(*map(one, writes), return_exceptions=True)
-        if failed := next((each for each in ended if isinstance(each, BaseException)), None):
-            raise failed
-        done = [write for write, is_done in zip(writes, ended, strict=True) if is_done]
-        for verb, count in Counter(f"{each.verb} {each.resource.kind}" for each in done).items():
+        are_done = await write_all(writes, self._send, at_once=_WRITES_AT_ONCE)
+        done = (f"{each.verb} {each.resource.kind}" for each in compress(writes, are_done))
+        for verb, count in Counter(done).items():
             log.info("attachment written", writes=verb, objects=count)
 
     async def _send(self, write: Write) -> bool:
         """Whether it was written; what was not is planned again."""
-        try:
-            match write.verb:
-                case Verb.CREATE:
-                    await self.api.create(write.resource.path(write.namespace), write.body)
-                case Verb.PATCH:
-                    await self.api.patch(write.resource.path(write.namespace, write.name), write.body)
-                case Verb.DELETE:
-                    await self.api.delete(write.resource.path(write.namespace, write.name), uid=write.uid)
-        except KubeError as error:
-            if error.reason == NOT_LEADING:
-                raise
-            tell = log.debug if error.status in (_GONE, _CONFLICT) else log.warning
-            tell("attachment not written; retried", write=str(write), error=str(error))
+        path = write.resource.path(write.namespace, "" if write.verb is Verb.CREATE else write.name)
+        match write.verb:
+            case Verb.CREATE:
+                sent = self.api.create(path, write.body)
+            case Verb.PATCH:
+                sent = self.api.patch(path, write.body)
+            case Verb.DELETE:
+                sent = self.api.delete(path, uid=write.uid)
+        if not await is_written(sent, log, "attachment not written; retried", write=str(write)):
             self._wake_in("retry", _RETRY_S)
             return False
         log.debug("attachment written", write=str(write))
@@ -240,7 +229,7 @@ class AttachmentController:
             if any((fresh.get("status") or {}).get(name) != value for name, value in body["status"].items()):
                 await self.api.patch(resource.path(policy.namespace, policy.name, "status"), body)
         except KubeError as error:
-            if error.reason == NOT_LEADING:
+            if error.is_not_leading:
                 raise
             log.debug("status of a policy not written; retried", policy=str(policy), error=str(error))
             self._wake_in("retry", _RETRY_S)

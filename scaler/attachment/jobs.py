@@ -47,7 +47,6 @@ OwnerKind = tuple[str, str]
 _OF_PODS: frozenset[OwnerKind] = frozenset({("", "Pod"), *((each.group, each.kind) for each in SCALED_KINDS)})
 """Owners of Workloads that are not the job itself, or are scaled without their Workload."""
 
-_MISSING = 404
 
 Models = Callable[[GpuPod], Collection[str]]
 """A pod → the models of its GPUs, as far as they have shown samples."""
@@ -177,7 +176,7 @@ class JobWatch:
         try:
             resource = await self._discovery.resolve_kind(api_version, kind[1])
         except KubeError as error:
-            if error.status != _MISSING:
+            if not error.is_absent:
                 self._unresolved[kind] = f"{kind[1]}: {error}"
             return
         self._owners[kind] = reflector = self._reflector(resource, PartialObjectMetadata, _metadata_read)

@@ -187,7 +187,7 @@ class ClusterReader:
             async with self._slots:
                 return await ask()
         except KubeError as error:
-            return Unread(str(error), is_absent=error.status == 404)
+            return Unread(str(error), is_absent=error.is_absent)
 
     # ---------------------------------------------------------------------------------------------------------- objects
 

@@ -141,14 +141,14 @@ async def _all(transport: KubeTransport, resource: Resource, kind: type[T], **qu
         pages = transport.list_pages(resource.path(), query)
         return [decode(kind, raw) async for page in pages for raw in page.items or ()]
     except (KubeError, *UNREADABLE) as error:
-        return Unread(str(error), is_absent=isinstance(error, KubeError) and error.status == 404)
+        return Unread(str(error), is_absent=isinstance(error, KubeError) and error.is_absent)
 
 
 async def _one(transport: KubeTransport, name: str) -> ClusterOffer | Unread:
     try:
         return decode(ClusterOffer, await transport.get(CLUSTER_OFFER.path("", name)))
     except (KubeError, *UNREADABLE) as error:
-        return Unread(str(error), is_absent=isinstance(error, KubeError) and error.status == 404)
+        return Unread(str(error), is_absent=isinstance(error, KubeError) and error.is_absent)
 
 
 # ------------------------------------------------------------------------------------------------------------- findings

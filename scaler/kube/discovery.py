@@ -78,7 +78,7 @@ class Discovery:
             body = await self._transport.get(path)
             entries = decode(_ResourceList, body).resources
         except KubeError as error:
-            if error.status != 404:
+            if not error.is_absent:
                 raise
             return _Listing(by_kind={}, read_at=self._clock.monotonic(), missing=error)
         except UNREADABLE as error:

@@ -174,7 +174,7 @@ class EventRecorder:
         try:
             await self._transport.patch(path, {"count": count, "lastTimestamp": stamp(waiting.last)})
         except KubeError as error:
-            if error.status != 404:
+            if not error.is_absent:
                 raise
             return False
         self._remember(series, known._replace(times=count))

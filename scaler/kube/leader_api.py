@@ -7,15 +7,8 @@ on in the middle of what it was doing. So leadership is checked before every wri
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from scaler.errors import KubeError
+from scaler.errors import NOT_LEADING, KubeError
 from scaler.kube.transport import KubeTransport
-
-NOT_LEADING = "NotLeading"
-
-
-def is_conflict(error: KubeError) -> bool:
-    """Whether another client changed the object first: not an error, read it again."""
-    return error.status in {404, 409}
 
 
 class PatchApi(Protocol):

@@ -171,7 +171,7 @@ class LeaderElector:
                 self._led_at = self._clock.monotonic()
         except KubeError as error:
             self._is_current = False
-            if error.status != 409:
+            if not error.is_conflict:
                 self._note(error)
 
     def _may_take(self) -> bool:
@@ -201,7 +201,7 @@ class LeaderElector:
         try:
             self._learn(await self._transport.get(path, within=self._call_seconds(), attempts=1))
         except KubeError as error:
-            if error.status != 404:
+            if not error.is_absent:
                 raise
             self._forget()
         if self.holder != self.identity:
@@ -277,7 +277,7 @@ class LeaderElector:
                 _log.info("KubeLeaseReleased", lease=self._name)
             except KubeError as error:
                 self._is_current = False
-                if error.status != 409:
+                if not error.is_conflict:
                     _log.warning("KubeLeaseNotReleased", lease=self._name, error=str(error))
                     return
 

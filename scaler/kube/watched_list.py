@@ -219,7 +219,7 @@ class WatchedList(ObjectCache[T]):
     # -------------------------------------------------------------------------------------------------- afterwards
 
     async def _after_error(self, error: KubeError) -> float:
-        if error.status == 404:
+        if error.is_absent:
             return await self._after_not_found(error)
         if (error.status, error.reason) == (NO_ANSWER, TIMEOUT) and self._opened_at is not None:
             return self._wait_after(None)

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_INTERVAL = timedelta(seconds=5)
 _MOST_AT_ONCE = 16
-_CONFLICTS = frozenset({404, 409, 422})
+_INVALID = 422
 """Gone, changed, or another object of that name: a uid is immutable, so a patch with the old one is invalid."""
 
 DetailsOf = Callable[[Notice, Source, datetime], Details]
@@ -182,7 +182,7 @@ class NotificationController:
             try:
                 await self._api.patch(source.path, precondition, dry_run=True)
             except KubeError as error:
-                if error.status not in _CONFLICTS:
+                if not (error.is_outdated or error.status == _INVALID):
                     raise
                 stale.add(uid)
         return tuple(each for each in notices if each.workload.uid not in stale)
@@ -196,7 +196,7 @@ class NotificationController:
                 annotations = {MARK_PREFIX + target: mark.text()}
                 await self._api.patch(source.path, {"metadata": {"uid": uid, "annotations": annotations}})
             except KubeError as error:
-                if error.status in _CONFLICTS:
+                if error.is_outdated or error.status == _INVALID:
                     self._marks.pop((uid, target), None)
                 else:
                     log.warning("mark not written yet", path=source.path, error=str(error))

@@ -20,7 +20,7 @@ import structlog
 from scaler.admission.planner import AdmissionPlanner, ReclaimAnswers
 from scaler.clock import Turns, every
 from scaler.errors import KubeError
-from scaler.kube.leader_api import is_conflict
+from scaler.kube.writes import log_refusal
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.active_plans import ActivePlan
 from scaler.reclaim.executor import PlanExecutor
@@ -117,8 +117,7 @@ class ReclaimController:
         try:
             await work
         except KubeError as error:
-            tell = log.debug if is_conflict(error) else log.warning
-            tell("plan not executed; retried", about=about, error=str(error))
+            log_refusal(log, "plan not executed; retried", error, about=about)
         except Exception:
             log.exception("plan execution failed", about=about)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from scaler.decision.decision_cache import Key
 from scaler.errors import KubeError
-from scaler.kube.leader_api import PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
@@ -63,7 +63,7 @@ class GrantWriter:
                 PartialObjectMetadata, await self._api.patch(SCALABLE_WORKLOAD.path(*key, subresource), body)
             )
         except KubeError as error:
-            if not is_conflict(error):
+            if not error.is_outdated:
                 raise
             return ""
         self._written[key] = _number(written.metadata.resource_version)

@@ -12,10 +12,10 @@ from typing import ClassVar
 import structlog
 
 from scaler.clock import every
-from scaler.errors import KubeError
-from scaler.kube.leader_api import PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.writes import is_written
 from scaler.reclaim.wake_planner import Key, SuspendedWorkload, WakePlan, WakePlanner
 from scaler.targets.target_state import WakeCause
 from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
@@ -47,11 +47,8 @@ class WakeController:
         self._woken = {key: at for key, at in self._woken.items() if now - at < _HEARD_WITHIN}
         plan = await self.planner.plan(now, self._woken.keys())
         for each in plan.woken:
-            try:
-                await self._write(each, now)
-            except KubeError as error:
-                tell = log.debug if is_conflict(error) else log.warning
-                tell("workload not woken; retried", scaled_object="/".join(each.key), error=str(error))
+            key = "/".join(each.key)
+            if not await is_written(self._write(each, now), log, "workload not woken; retried", scaled_object=key):
                 break  # those after it were found with this one counted
         return plan
 

@@ -120,7 +120,7 @@ class LinkPages:
             try:
                 await self._api.patch(path, self._patch(verb, link, found))
             except KubeError as error:
-                if error.status != HTTPStatus.CONFLICT or attempt == _ATTEMPTS - 1:
+                if not error.is_conflict or attempt == _ATTEMPTS - 1:
                     raise
             else:
                 return
@@ -130,7 +130,7 @@ class LinkPages:
         try:
             return decode(ScaledObject, await self._api.patch(path, {}, dry_run=True))
         except KubeError as error:
-            if error.status == HTTPStatus.NOT_FOUND:
+            if error.is_absent:
                 return None
             raise
 

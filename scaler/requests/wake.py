@@ -157,7 +157,7 @@ def _failure(error: KubeError) -> web.Response:
     """What the API refused of us is for the operator's eyes, and in the log."""
     if error.reason == "InvalidName":
         return _refusal(HTTPStatus.BAD_REQUEST, "not the names of a namespace and a ScaledObject")
-    if error.status == HTTPStatus.NOT_FOUND:
+    if error.is_absent:
         return _refusal(HTTPStatus.NOT_FOUND, "there is no such ScaledObject any more")
     log.warning("wake-up not carried out", error=str(error))
     return _refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the cluster did not accept it; try again later")

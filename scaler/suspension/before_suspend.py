@@ -36,11 +36,12 @@ from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.writes import is_written
 from scaler.suspension.hooks import Hook, HookCall, HookConfig, HookProgress, run_id
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import is_scalable_workload
@@ -176,11 +177,8 @@ class BeforeSuspendController:
         for gone in self._tasks.keys() - {each.uid for each in subjects}:
             self._tasks.pop(gone).cancel()
         for each in sorted(subjects, key=lambda each: not each.decision.target.grant):
-            try:
-                await self._attend(each, now)
-            except KubeError as error:
-                tell = log.debug if is_conflict(error) else log.warning
-                tell("hook not followed; retried", scaled_object=each.scaled_object.metadata.key, error=str(error))
+            key = each.scaled_object.metadata.key
+            await is_written(self._attend(each, now), log, "hook not followed; retried", scaled_object=key)
 
     # ------------------------------------------------------------------------------------------------------- looking
 

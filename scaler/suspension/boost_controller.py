@@ -38,11 +38,12 @@ from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.kube.writes import log_refusal
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_gate import FeatureGate, FeatureGateProbe, FeatureGateStatus
 from scaler.suspension.priority_boost import (
@@ -233,8 +234,7 @@ class PriorityBoostController:
         except KubeError as error:
             if error.status == NO_ANSWER:
                 raise
-            tell = log.debug if is_conflict(error) else log.warning
-            tell("a priority boost was not changed", step=str(taken), workload=workload.name, error=str(error))
+            log_refusal(log, "a priority boost was not changed", error, step=str(taken), workload=workload.name)
             return None
         self._announce(taken, case)
         return taken

@@ -25,7 +25,7 @@ import structlog
 
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
-from scaler.kube.leader_api import PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
@@ -103,7 +103,7 @@ class FeatureGateProbe:
             refusal = await self._refusal(workload, str(self._policy.value))
         if refusal is None:
             return FeatureGateStatus(gate=FeatureGate.ON, message="Kueue refuses a priority boost that is no number")
-        if is_conflict(refusal):
+        if refusal.is_outdated:
             return None
         return FeatureGateStatus(
             gate=FeatureGate.UNKNOWN, message=f"whether Kueue reads priority boosts is unknown: {refusal}"

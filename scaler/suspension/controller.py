@@ -20,7 +20,6 @@ from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.decision.decision_cache import DecisionCache, Evaluation, Key, TargetKey
 from scaler.decision.describe import prevailing
 from scaler.errors import KubeError
-from scaler.kube.leader_api import is_conflict
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -29,6 +28,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reflector import Reflector
 from scaler.kube.workqueue import QueueClosed, WorkQueue
+from scaler.kube.writes import log_refusal
 from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation
 from scaler.suspension.status import status_digest
 from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
@@ -230,8 +230,7 @@ class SuspensionController:
         except KubeError as error:
             failure = error
             wait = self._queue.retry(subject)
-            tell = log.debug if is_conflict(error) else log.warning
-            tell("reconciliation failed", **about, error=str(error), retry_in_seconds=round(wait, 1))
+            log_refusal(log, "reconciliation failed", error, **about, retry_in_seconds=round(wait, 1))
         except Exception as error:
             failure = error
             self._queue.retry(subject)

@@ -33,14 +33,14 @@ from scaler.documents import document, read_text
 from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.kube.discovery import Discovery
-from scaler.kube.leader_api import NOT_LEADING, WriteApi
+from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 from scaler.webhook import Receiver, SendError, post_signed
 
 _ATTEMPT = timedelta(seconds=10)
 """How long one call of a webhook may take."""
 _AGAIN = timedelta(seconds=5)
-_ACCEPTED, _CONFLICT = 202, 409
+_ACCEPTED = 202
 _GIVEN_UP = ("False", "Failed")
 """Status and reason of a condition that does not become True any more."""
 _PASSING = frozenset({408, 429, *range(500, 600)})
@@ -216,7 +216,7 @@ class ObjectHook:
         except ConfigurationError as error:
             return _failed(f"template {error}")
         except KubeError as error:
-            if error.reason == NOT_LEADING:
+            if error.is_not_leading:
                 raise
             is_passing = error.status == 0 or error.status in _PASSING
             return HookProgress(outcome=None, message=str(error)) if is_passing else _failed(str(error))
@@ -232,7 +232,7 @@ class ObjectHook:
         try:
             await self.api.create(resource.path(call.namespace), body)
         except KubeError as error:
-            if error.status != _CONFLICT:
+            if not error.is_conflict:
                 raise
             await self._check_owner(resource, call, name)
         return resource, name

@@ -31,7 +31,6 @@ SUFFIX = "-keeps"
 _DATA = "keeps"
 _MOST = 800_000
 """Bytes; a ConfigMap has a mebibyte. One namespace has a tenth."""
-_NOT_FOUND = 404
 
 _Uses = dict[str, tuple[Keep, ...]]
 """By `namespace/name` of the ScaledObject."""
@@ -73,7 +72,7 @@ class KeepRecord:
         try:
             return await self._api.get(self._path)
         except KubeError as error:
-            if error.status != _NOT_FOUND:
+            if not error.is_absent:
                 raise
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}}
         return await self._api.create(CONFIG_MAP.path(self._namespace), body)

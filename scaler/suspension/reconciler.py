@@ -31,12 +31,13 @@ from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import WriteApi, is_conflict
+from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import ObjectMeta, decode, last_writer
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.writes import log_refusal
 from scaler.suspension.direct import DirectActuator
 from scaler.suspension.keep_record import SUFFIX, KeepRecord
 from scaler.suspension.keeps import KEEPS_ANNOTATION, Settled, encode_keeps, settle
@@ -236,7 +237,7 @@ class SuspensionReconciler:
                     return
                 await self._deactivate(scalable, fresh, self._decision(scalable))
             except KubeError as error:
-                if error.status != _CONFLICT or attempt == _ATTEMPTS - 1:
+                if not error.is_conflict or attempt == _ATTEMPTS - 1:
                     raise
             else:
                 return
@@ -471,8 +472,7 @@ class SuspensionReconciler:
                 if settled.keeps and not await self._keeps.write(key, settled.keeps, now):
                     settled = limit(is_full=True)
         except KubeError as error:
-            tell = log.debug if is_conflict(error) else log.warning
-            tell("keeps are not limited yet", about=where, namespace=metadata.namespace, error=str(error))
+            log_refusal(log, "keeps are not limited yet", error, about=where, namespace=metadata.namespace)
             return unlimited
         return settled
 

@@ -29,9 +29,10 @@ from scaler.decision.reasons import DecisionReason
 from scaler.errors import KubeError
 from scaler.idleness.pods import TERMINAL
 from scaler.idleness.verdict import Unknown
-from scaler.kube.leader_api import PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import Pod, stamp
 from scaler.kube.objects.resources import POD
+from scaler.kube.writes import write_all
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.workloads import SUSPEND_AT, instant_of
 
@@ -85,7 +86,6 @@ class SuspendAtController:
         self._decision_cache = decision_cache
         self._max_age = max_age
         self._clock = clock
-        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
@@ -103,20 +103,18 @@ class SuspendAtController:
         if evaluation is None or age is None or age > self._max_age or not pods:
             return
         wanted = await _wanted(pods, evaluation, now)
-        writes = [self._write(pods[key], said) for key, said in wanted.items() if said != _known(pods[key])]
-        failures = [each for each in await asyncio.gather(*writes) if each is not None]
-        if failures:
-            raise failures[0]
+        writes = [(pods[key], said) for key, said in wanted.items() if said != _known(pods[key])]
+        await write_all(writes, self._write, at_once=_AT_ONCE)
 
-    async def _write(self, pod: Pod, said: str) -> KubeError | None:
-        """Why it could not be written; None where it was, or the pod is gone."""
+    async def _write(self, write: tuple[Pod, str]) -> None:
+        """Nothing is written where the pod is gone. Raises: KubeError."""
+        pod, said = write
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": {SUSPEND_AT: said}}}
-        async with self._slots:
-            try:
-                await self._api.patch(POD.path(*pod.metadata.key), body)
-            except KubeError as error:
-                return None if is_conflict(error) else error
-        return None
+        try:
+            await self._api.patch(POD.path(*pod.metadata.key), body)
+        except KubeError as error:
+            if not error.is_outdated:
+                raise
 
 
 def _known(pod: Pod) -> str:

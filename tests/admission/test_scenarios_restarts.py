@@ -19,8 +19,7 @@ from admission.test_scenarios_events import (
 from sim.provisioning_cluster import NOBODY, QUICK, ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
-from scaler.errors import KubeError
-from scaler.kube.leader_api import NOT_LEADING
+from scaler.errors import NOT_LEADING, KubeError
 from scaler.kube.objects.resources import LOCAL_QUEUE, PROVISIONING_REQUEST, RECLAIM_POLICY, WORKLOAD
 
 Story = Callable[[ProvisioningCluster], Awaitable[None]]

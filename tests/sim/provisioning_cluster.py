@@ -26,8 +26,7 @@ from sim.api import SimApi, is_managed
 from sim.cluster import SimCluster
 
 from scaler.admission.provisioning.requests import WORKLOAD_UID_LABEL
-from scaler.errors import KubeError
-from scaler.kube.leader_api import NOT_LEADING
+from scaler.errors import NOT_LEADING, KubeError
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     CLUSTER_QUEUE,

@@ -18,6 +18,7 @@ from virtual_clock import VirtualClock, settle
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.gates import decide
+from scaler.errors import KubeError
 from scaler.idleness.hooks import HookOutcome, HookRun, OnFailure
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.leader_api import LeaderApi
@@ -250,7 +251,8 @@ async def test_a_run_whose_process_ended_before_its_first_call_begins_with_the_n
 
 async def test_whoever_leads_no_more_begins_nothing(leader: Leader) -> None:
     leader.leads = False
-    await leader.tick()
+    with pytest.raises(KubeError, match="no longer leads"):
+        await leader.tick()
     assert leader.hook.calls == []
     assert await leader.status() is None
 

@@ -12,8 +12,8 @@ from virtual_clock import VirtualClock
 
 from scaler.decision.decision import Inactive
 from scaler.decision.reasons import DecisionReason
-from scaler.errors import KubeError
-from scaler.kube.leader_api import NOT_LEADING, LeaderApi
+from scaler.errors import NOT_LEADING, KubeError
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.suspension.reconciler import SuspensionReconciler

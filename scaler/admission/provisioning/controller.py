@@ -60,17 +60,16 @@ from scaler.admission.workload import reserved_workload_of
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import NOT_LEADING, WriteApi
+from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.kube.watch_backoff import Backoff
+from scaler.kube.writes import is_written
 
 log = structlog.get_logger(__name__)
 
-_ABSENT = 404
-_CONFLICT = 409
 _SECONDS = 5.0
 """Of one tick. Steps for which there is no time are in the next plan."""
 _UNOWNED_FOR = timedelta(seconds=30)
@@ -210,7 +209,7 @@ class ProvisioningController:
         try:
             is_done = await (self._create(each) if each.step.kind is StepKind.CREATE else self._remove(each))
         except (_StuckError, KubeError) as error:
-            if isinstance(error, KubeError) and error.reason == NOT_LEADING:
+            if isinstance(error, KubeError) and error.is_not_leading:
                 raise
             self._back_off(each.workload, str(error), now)
             return False
@@ -284,7 +283,7 @@ class ProvisioningController:
         try:
             await self._api.create(resource.path(namespace), order.owned_by(owners, resource))
         except KubeError as error:
-            if error.status != _CONFLICT:
+            if not error.is_conflict:
                 raise
             return False
         return True
@@ -299,7 +298,7 @@ class ProvisioningController:
             made = await self._api.create(POD_TEMPLATE.path(namespace), manifest)
             return decode(PartialObjectMetadata, made).metadata.uid
         except KubeError as error:
-            if error.status != _CONFLICT:
+            if not error.is_conflict:
                 raise
         path = POD_TEMPLATE.path(namespace, name)
         found = await self._find(PartialObjectMetadata, path)
@@ -345,7 +344,7 @@ class ProvisioningController:
         try:
             await self._api.delete(path, uid=uid)
         except KubeError as error:
-            if error.status not in (_ABSENT, _CONFLICT):
+            if not error.is_outdated:
                 raise
 
     async def _find(self, kind: type[T], path: str) -> T | None:
@@ -353,7 +352,7 @@ class ProvisioningController:
         try:
             return decode(kind, await self._api.get(path))
         except KubeError as error:
-            if error.status != _ABSENT:
+            if not error.is_absent:
                 raise
             return None
         except UNREADABLE as error:
@@ -388,7 +387,7 @@ class ProvisioningController:
         try:
             live = decode(Workload, await self._api.get(WORKLOAD.path(request.metadata.namespace, name)))
         except KubeError as error:
-            return error.status == _ABSENT
+            return error.is_absent
         except UNREADABLE:
             return False
         is_another = live.metadata.uid != request.metadata.labels[WORKLOAD_UID_LABEL]
@@ -396,14 +395,8 @@ class ProvisioningController:
 
     async def _delete_unowned(self, request: ProvisioningRequest) -> None:
         """Raises: KubeError with the reason NotLeading."""
-        try:
-            await self._delete(request)
-        except KubeError as error:
-            if error.reason == NOT_LEADING:
-                raise
-            log.warning(
-                "ProvisioningRequest without a Workload not removed", request=request.metadata.key, error=str(error)
-            )
+        what = "ProvisioningRequest without a Workload not removed"
+        await is_written(self._delete(request), log, what, request=request.metadata.key)
 
 
 def _still_waits(each: CheckedWorkload, live: Workload) -> bool:

@@ -105,7 +105,7 @@ class RequestWatch:
             try:
                 return await self.discovery.resolve_kind(wanted.api_version, wanted.kind)
             except KubeError as error:
-                if error.status != 404:
+                if not error.is_absent:
                     self._trouble = f"discovery of ProvisioningRequests failed: {error}"
                     return None
         self._trouble = _NOT_SERVED

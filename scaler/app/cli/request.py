@@ -35,7 +35,6 @@ from scaler.targets.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP
 
 R = TypeVar("R")
 T = TypeVar("T")
-_NOT_SERVED = 404
 
 
 def run_keep(client: ScalerClient, name: str, *, duration: str, until: str) -> int:
@@ -196,7 +195,7 @@ async def _listed(kube: KubeTransport, resource: Resource, kind: type[T], namesp
         pages = kube.list_pages(resource.path(namespace))
         return [decode(kind, item) async for page in pages for item in page.items or ()]
     except KubeError as error:
-        if error.status != _NOT_SERVED:
+        if not error.is_absent:
             raise
         return []
 

@@ -113,7 +113,7 @@ class TriggerAuthenticationReader:
                 self._read[path] = asyncio.ensure_future(self._transport.get(path))
             return decode(kind, await self._read[path])
         except KubeError as error:
-            return Unread(str(error), is_absent=error.status == 404)
+            return Unread(str(error), is_absent=error.is_absent)
         except UNREADABLE as error:
             return Unread(f"it cannot be read: {error}")
 

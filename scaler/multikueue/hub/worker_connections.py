@@ -30,7 +30,7 @@ from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.api_requests import TRANSIENT
-from scaler.kube.leader_api import NOT_LEADING, LeaderApi
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Struct, decode, without_defaults
 from scaler.kube.objects.multikueue import ClusterOffer, MultiKueueCluster, OfferedWorkload
@@ -47,7 +47,6 @@ _SECRET_S = 60.0
 _RETRY = Backoff(base=1.0, cap=30.0)
 _SOON = Backoff(base=0.05, cap=5.0)
 """The same after a conflict: the worker renews its status in the same object."""
-_CONFLICT, _NOT_FOUND = 409, 404
 _MOST_FAILURES = 3
 """Writes that fail in a row before the worker counts as one that cannot be written to."""
 _NOT_YET = "not connected yet"
@@ -216,13 +215,13 @@ class WorkerConnection:
             except KubeError as error:
                 failures, self._has_failed = failures + 1, True
                 self._not_written(error, failures)
-                await self.clock.sleep((_SOON if error.status == _CONFLICT else _RETRY).wait(failures))
+                await self.clock.sleep((_SOON if error.is_conflict else _RETRY).wait(failures))
                 self._write.set()
 
     def _not_written(self, error: KubeError, failures: int) -> None:
-        if error.reason == NOT_LEADING:
+        if error.is_not_leading:
             self.forget_wanted()
-        if error.status in (_CONFLICT, 0) and failures < _MOST_FAILURES:
+        if (error.is_conflict or not error.status) and failures < _MOST_FAILURES:
             return
         if not self.write_problem:
             log.warning("ClusterOffer not written; retried", worker=self.name, error=str(error))
@@ -242,9 +241,9 @@ class WorkerConnection:
         try:
             raw = await self._send(api, wanted)
         except KubeError as error:
-            if error.status not in TRANSIENT or error.reason == NOT_LEADING:
+            if error.status not in TRANSIENT or error.is_not_leading:
                 offer.refused()
-            if error.status == _CONFLICT:
+            if error.is_conflict:
                 await self._read_again(api)
             raise
         offer.confirmed(decode(ClusterOffer, raw))
@@ -264,7 +263,7 @@ class WorkerConnection:
         try:
             found = decode(ClusterOffer, await api.get(CLUSTER_OFFER.path(name=self.offer_name)))
         except KubeError as error:
-            if error.status != _NOT_FOUND:
+            if not error.is_absent:
                 raise
             found = None
         self.offer.read(found)

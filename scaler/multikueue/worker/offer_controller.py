@@ -21,12 +21,12 @@ import msgspec
 import structlog
 
 from scaler.clock import Turns, every
-from scaler.errors import KubeError
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.verdict import Unknown
-from scaler.kube.leader_api import NOT_LEADING, PatchApi, is_conflict
+from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterQueueOffer, OfferedWorkload, WorkloadOffer
 from scaler.kube.objects.resources import CLUSTER_OFFER
+from scaler.kube.writes import is_written
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
 from scaler.multikueue.worker.fit import FitAnswer
 from scaler.multikueue.worker.fit_answers import EntryKey, FitAnswers, entry_key
@@ -203,15 +203,8 @@ class OfferController:
             return False
         metadata = {"uid": fresh.metadata.uid, "resourceVersion": fresh.metadata.resource_version}
         path = CLUSTER_OFFER.path("", offer.metadata.name, "status")
-        try:
-            await self.api.patch(path, {"metadata": metadata, "status": status})
-        except KubeError as error:
-            if error.reason == NOT_LEADING:
-                raise
-            tell = log.debug if is_conflict(error) else log.warning
-            tell("ClusterOffer not answered; the next tick does", name=offer.metadata.name, error=str(error))
-            return False
-        return True
+        sent = self.api.patch(path, {"metadata": metadata, "status": status})
+        return await is_written(sent, log, "ClusterOffer not answered; the next tick does", name=offer.metadata.name)
 
 
 def _instant(at: datetime) -> str:

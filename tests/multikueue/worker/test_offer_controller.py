@@ -18,9 +18,9 @@ from scripted_metrics import Metrics, ScriptedSource
 from small_cluster import SmallCluster, until
 
 from scaler.decision.decision_cache import Evaluation
-from scaler.errors import KubeError
+from scaler.errors import NOT_LEADING, KubeError
 from scaler.idleness.verdict import Unknown
-from scaler.kube.leader_api import NOT_LEADING, LeaderApi
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.multikueue import ClusterOffer, OfferedWorkload, OfferPolicy
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.kube.reflector import Reflector

@@ -18,20 +18,21 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import compress
 from typing import ClassVar
 
 import structlog
 from msgspec.structs import replace as with_fields
 
 from scaler.clock import SYSTEM_CLOCK, Clock, every
-from scaler.errors import KubeError
 from scaler.kube.events import EventRecorder, ObjectReference
-from scaler.kube.leader_api import NOT_LEADING, LeaderApi
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.reflector import Absent, Disconnected, Reflecting
+from scaler.kube.writes import is_written, write_all
 from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment, WorkerView
 from scaler.multikueue.hub.dispatch.nomination import KeepNomination, KeepReason, NominateCluster, WithdrawNomination
 from scaler.multikueue.hub.dispatch.plan import (
@@ -53,7 +54,6 @@ _REST = timedelta(milliseconds=200)
 _WRITES_AT_ONCE = 8
 _CHECKED_EVERY = timedelta(minutes=10)
 _RETRIED_EVERY = timedelta(minutes=1)
-_CONFLICT, _GONE = 409, 404
 _STATUS_WITHIN = timedelta(minutes=1)
 """Of a worker being read: until then its status is expected."""
 
@@ -214,30 +214,16 @@ class Dispatcher:
 
     async def _nominate(self, plan: DispatchPlan) -> Sequence[WorkloadDispatch]:
         """Those whose nomination was written. Raises: KubeError with the reason NotLeading."""
-        turns = asyncio.Semaphore(_WRITES_AT_ONCE)
-
-        async def one(found: WorkloadDispatch) -> bool:
-            async with turns:
-                return await self._write(found)
-
         due = [each for each in plan.workloads if each.nominated != each.state.nominated]
-        ended = await asyncio.gather(*map(one, due), return_exceptions=True)
-        if failed := next((each for each in ended if isinstance(each, BaseException)), None):
-            raise failed
-        return [each for each, is_done in zip(due, ended, strict=True) if is_done]
+        return [*compress(due, await write_all(due, self._write, at_once=_WRITES_AT_ONCE))]
 
     async def _write(self, found: WorkloadDispatch) -> bool:
         """Whether it was written; what was not is planned again."""
         metadata = found.waiting.workload.metadata
         guard = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         body = {"metadata": guard, "status": {"nominatedClusterNames": list(found.nominated)}}
-        try:
-            await self.api.patch(WORKLOAD.path(metadata.namespace, metadata.name, "status"), body)
-        except KubeError as error:
-            if error.reason == NOT_LEADING:
-                raise
-            tell = log.debug if error.status in (_CONFLICT, _GONE) else log.warning
-            tell("nomination not written; retried", workload="/".join(metadata.key), error=str(error))
+        sent = self.api.patch(WORKLOAD.path(metadata.namespace, metadata.name, "status"), body)
+        if not await is_written(sent, log, "nomination not written; retried", workload="/".join(metadata.key)):
             return False
         self._written[metadata.uid] = metadata.resource_version, found.nominated
         self._nominated_event(found)

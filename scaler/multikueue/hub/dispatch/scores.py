@@ -31,7 +31,6 @@ log = structlog.get_logger(__name__)
 
 SCORE_NAME = "idle-gpu-scaler"
 _RETRY = timedelta(minutes=1)
-_NOT_FOUND, _EXISTS = 404, 409
 
 Scores = Mapping[str, int]
 
@@ -93,7 +92,7 @@ class PlacementScores:
         try:
             await self.api.patch(path, {"status": status})
         except KubeError as error:
-            if error.status != _NOT_FOUND:
+            if not error.is_absent:
                 raise
             await self._create(cluster)
             await self.api.patch(path, {"status": status})
@@ -105,5 +104,5 @@ class PlacementScores:
                 ADD_ON_PLACEMENT_SCORE.path(cluster), {**head, "metadata": {"name": SCORE_NAME, "namespace": cluster}}
             )
         except KubeError as error:
-            if error.status != _EXISTS:
+            if not error.is_conflict:
                 raise

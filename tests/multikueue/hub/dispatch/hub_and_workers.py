@@ -20,10 +20,10 @@ from scaler_sandbox import crds
 from scaler_sandbox.kubeapi import KubeApi
 
 from scaler.clock import Clock
-from scaler.errors import KubeError
+from scaler.errors import NOT_LEADING, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.events import EventRecorder
-from scaler.kube.leader_api import NOT_LEADING, LeaderApi
+from scaler.kube.leader_api import LeaderApi
 from scaler.kube.object_cache import Index
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
