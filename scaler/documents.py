@@ -6,9 +6,12 @@ Laws:
 
 * What is too large, too deep, or would be too large once its aliases are written out is refused before it is built:
   each alias counts as many values as its anchor has.
-* Nothing of the text is in an error: next to what is wrong there may be a password.
+* A mapping with two equal keys is refused: which of them is meant, only who wrote it knows.
+* Nothing of the text but the name of such a key is in an error: next to what is wrong there may be a password.
 """
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +31,8 @@ _LONGEST_SECRET = 2**16
 _DEEPEST = 100
 _MOST_VALUES = 5_000_000
 """Aliases written out; a list of 10,000 Pods has about two million."""
+_MERGE = "tag:yaml.org,2002:merge"
+_NAME = re.compile(r"[A-Za-z][\w./-]{0,62}")
 
 
 def read_bytes(path: Path, *, most_bytes: int = _MOST_BYTES) -> bytes:
@@ -87,7 +92,7 @@ def documents(text: str, where: str) -> list[Any]:
     """All documents of the YAML, of which JSON is a part. Raises: ConfigurationError that begins with `where`."""
     try:
         _check(text, where)
-        return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
+        return list(_built(text, where))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -95,6 +100,36 @@ def documents(text: str, where: str) -> list[Any]:
         # A character that no text has, a date such as 2026-02-30, or a key that is a list.
         at = ""
     raise ConfigurationError(f"{where} is not YAML{at}; check brackets, quotes, colons and indentation there")
+
+
+def _built(text: str, where: str) -> Iterator[Any]:
+    """Raises: ConfigurationError for equal keys, and what building does."""
+    loader = yaml.CSafeLoader(text)
+    try:
+        while loader.check_node() and (node := loader.get_node()) is not None:
+            _check_keys(node, loader, where)
+            yield loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_keys(root: yaml.Node, loader: yaml.CSafeLoader, where: str) -> None:
+    """Raises: ConfigurationError for a mapping in which two keys are equal. What it merges it may well replace."""
+    left, seen = [root], {id(root)}
+    while left:
+        node = left.pop()
+        inner = node.value if isinstance(node, yaml.SequenceNode) else []
+        if isinstance(node, yaml.MappingNode):
+            inner, keys = [value for _, value in node.value], set()
+            for key in (each for each, _ in node.value if isinstance(each, yaml.ScalarNode) and each.tag != _MERGE):
+                value = loader.construct_object(key, deep=True)
+                if value in keys:
+                    name = f" {key.value}" if _NAME.fullmatch(key.value) else ""
+                    line = key.start_mark.line + 1
+                    raise ConfigurationError(f"{where}: line {line}: the key{name} is there for the second time")
+                keys.add(value)
+        left += [each for each in inner if id(each) not in seen]
+        seen.update(map(id, inner))
 
 
 def _check(text: str, where: str) -> None:

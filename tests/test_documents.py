@@ -15,7 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 import scaler_analysis
+import yaml
 from builders import GPUS
+from hypothesis import given
+from hypothesis import strategies as st
 from scaler_analysis.simulation.gangs.trace import read_jobs
 from scaler_analysis.simulation.recordings.recording import Recording
 from scaler_analysis.simulation.recordings.trace import read_trace
@@ -70,6 +73,40 @@ def test_what_is_too_much_is_refused_at_its_line_before_it_is_built(kind: str) -
         documents(text, "x.yaml")
     assert str(refused.value) == f"x.yaml is {expected}"
     assert time.process_time() - begin < 5
+
+
+TWICE = {
+    "a setting": ("url: a\ntrust: {}\nurl: b\n", "line 3: the key url"),
+    "below others": ("a:\n  - b: 1\n    c: {d: 1, e: 2, d: 3}\n", "line 3: the key d"),
+    "in the second document": ("a: 1\n---\na: 1\n'a': 2\n", "line 4: the key a"),
+    "JSON": ('{"a": 1,\n "a": 1}', "line 2: the key a"),
+    "two spellings of one value": ("yes: 1\non: 2\n", "line 2: the key on"),
+    "a number and a truth": ("1: a\ntrue: b\n", "line 2: the key true"),
+    "what is no name": ("'pass word': 1\n'pass word': 2\n", "line 2: the key"),
+    "below an anchor": ("a: &a {x: 1, x: 2}\nb: *a\n", "line 1: the key x"),
+}
+
+
+@pytest.mark.parametrize("kind", TWICE)
+def test_two_equal_keys_are_refused_at_the_second_ones_line(kind: str, tmp_path: Path) -> None:
+    text, expected = TWICE[kind]
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    for read in (
+        lambda: documents(text, str(file)),
+        lambda: [*policies_in(file)],
+        lambda: load(file, environ={}, flags={}),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            read()
+        told = str(refused.value).removeprefix("settings file ")
+        assert told == f"{file}: {expected} is there for the second time" or "documents" in told
+
+
+@given(st.recursive(st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=2), inner)))
+def test_whatever_has_no_equal_keys_is_read_as_before(value: Any) -> None:
+    text = yaml.safe_dump(value)
+    assert documents(text, "x.yaml") == [*yaml.safe_load_all(text)]
 
 
 def test_anchors_and_several_documents_are_read() -> None:
