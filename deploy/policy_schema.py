@@ -7,11 +7,18 @@ from collections.abc import Mapping
 from deploy.helm_chart import Json
 from docs.settings_page import strings_below
 from scaler.idleness import policy_fields as kinds
-from scaler.idleness.policy import FIELDS, GPU_RULE, PER_PERIOD, Policy
+from scaler.idleness.policy import FIELDS, GPU_RULE, LIMIT, PER_PERIOD, Policy
 from scaler.idleness.policy_fields import Kind, PolicyField
 
 _DURATION: Json = {"type": "string", "maxLength": 32, "pattern": r"^([0-9]+(\.[0-9]+)?(ms|s|m|h|d))+$"}
 _NUMBER: Json = {"type": "integer", "format": "int32", "minimum": 0, "maximum": 99}
+_LIMIT: Json = {
+    "x-kubernetes-int-or-string": True,
+    "minimum": 0,
+    "maximum": 99,
+    "maxLength": 16,
+    "pattern": r"^[0-9]+(\.[0-9]+)?%$",
+}
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9]"
 _DAYS: Json = {
     "type": "array",
@@ -46,6 +53,7 @@ _OF_KIND: Mapping[Kind, Json] = {
     kinds.YES_OR_NO: {"type": "boolean"},
     kinds.HOOK: {"type": "string", "minLength": 1, "maxLength": 40, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"},
     kinds.NUMBER: _NUMBER,
+    LIMIT: _LIMIT,
     kinds.NAMES: _several({"type": "string", "minLength": 1, "maxLength": 128, "pattern": "^[^,]+$"}, 16),
     kinds.HOURS: _several(
         _object(
@@ -70,7 +78,10 @@ _OF_KIND: Mapping[Kind, Json] = {
     ),
     PER_PERIOD: _object(
         ["count", "period"],
-        {"count": {**_NUMBER, "description": "How many jobs."}, "period": {**_DURATION, "description": "Such as 24h."}},
+        {
+            "count": {**_LIMIT, "description": "How many jobs, or which share of them, such as 20%."},
+            "period": {**_DURATION, "description": "Such as 24h."},
+        },
     ),
 }
 _OF_KEY: Mapping[str, Json] = {

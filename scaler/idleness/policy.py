@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from math import ceil
+from math import ceil, floor
 from typing import Any
 
 from scaler.errors import MetadataError
@@ -33,6 +33,7 @@ from scaler.idleness.policy_fields import (
     Kind,
     PolicyField,
     number,
+    percentage,
     positive_duration,
     words,
     written,
@@ -103,26 +104,48 @@ class GpuRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PerPeriod:
-    """Written `5 per 24h`."""
+class Limit:
+    """A number of workloads, or a share of those that have the budget in common. Written `2` or `20%`."""
 
-    count: int
+    count: int = 0
+    share: float | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Limit":
+        """Raises: ValueError saying what may be written."""
+        return cls(share=percentage(text)) if text.endswith("%") else cls(count=number(text))
+
+    def of(self, population: int) -> int:
+        """How many that is; a share is rounded down, to 0 if need be: 10 % of 9 workloads is none."""
+        # Rounded first: 0.29 × 100 is 28.999999999999996 in floating point, and 29 were allowed.
+        return self.count if self.share is None else floor(round(population * self.share, 9))
+
+    def __str__(self) -> str:
+        return f"{self.count}" if self.share is None else f"{100 * self.share:g}%"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerPeriod:
+    """Written `5 per 24h` or `20% per 24h`."""
+
+    limit: Limit
     period: timedelta
 
     @classmethod
     def parse(cls, text: str) -> "PerPeriod":
         """Raises: ValueError saying what may be written."""
-        count, separator, period = text.partition(" per ")
+        limit, separator, period = text.partition(" per ")
         if not separator:
             raise ValueError(f"{text!r} is not a number in a period; write for example '5 per 24h'")
-        return cls(count=number(count.strip()), period=positive_duration(period.strip()))
+        return cls(limit=Limit.parse(limit.strip()), period=positive_duration(period.strip()))
 
     def __str__(self) -> str:
-        return f"{self.count} per {format_duration(self.period)}"
+        return f"{self.limit} per {format_duration(self.period)}"
 
 
 GPU_RULE = Kind(GpuRule.parse, "`all`, `any`, `quorum:0.8`")
-PER_PERIOD = Kind(PerPeriod.parse, "`5 per 24h`")
+LIMIT = Kind(Limit.parse, "a number up to 99, or a share: `20%`")
+PER_PERIOD = Kind(PerPeriod.parse, "`5 per 24h`, `20% per 24h`")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +205,11 @@ class Policy:
         default=(), metadata=written("keepUsers", NAMES, "*@example.com, alice", "keep.users")
     )
     """Who may, as annotation `idlegpu.io/asked-by` names them. None: everybody who may write the annotations."""
-    suspended_at_once: int | None = field(
-        default=None, metadata=written("suspendedAtOnce", NUMBER, "2", "budget.atOnce")
+    suspended_at_once: Limit | None = field(
+        default=None, metadata=written("suspendedAtOnce", LIMIT, "2", "budget.atOnce")
     )
     """How many workloads that have this from the same policy, or without one in the namespace, may be [suspended at
-    once](idle-policies.md#budgets). None: as many as there are."""
+    once](idle-policies.md#budgets); a share is of these, rounded down. None: as many as there are."""
     suspended_per_period: PerPeriod | None = field(
         default=None, metadata=written("suspendedPerPeriod", PER_PERIOD, "5 per 24h", "budget.perPeriod")
     )

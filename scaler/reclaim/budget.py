@@ -20,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from scaler.idleness.durations import format_duration
+from scaler.idleness.policy import Limit
 
 Key = tuple[str, str]
 """Namespace and name of a workload."""
@@ -31,9 +32,15 @@ class Budget:
     """How many of the workloads that have it may be suspended."""
 
     name: str
-    most: int
+    limit: Limit
     period: timedelta | None = None
     """Within any stretch of this length, those that have come back included; None: at the same time."""
+    population: int = 0
+    """How many have it."""
+
+    @property
+    def most(self) -> int:
+        return self.limit.of(self.population)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +155,8 @@ def _refusals(spending: Spending, victims: Collection[BudgetedWorkload], now: da
         if len(expiries) + len(keys) > budget.most:
             when = "at once" if budget.period is None else f"within {format_duration(budget.period)}"
             counts = f"{len(expiries)} count already, and {len(keys)} more would be suspended"
-            message = f"budget {name!r}: at most {budget.most} suspended {when}; {counts}"
+            share = "" if budget.limit.share is None else f" ({budget.limit} of {budget.population})"
+            message = f"budget {name!r}: at most {budget.most}{share} suspended {when}; {counts}"
             until = _room_at(expiries, len(keys), budget.most)
             yield BudgetExhausted(budget=name, message=message, until=until if until < NEVER else None)
 

@@ -18,7 +18,7 @@ Laws:
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from scaler.decision.decision import Decision, standing_warning
@@ -42,10 +42,10 @@ def budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
     at_once, per_period = policy.suspended_at_once, policy.suspended_per_period
     found = []
     if at_once is not None:
-        found.append(Budget(name=_name_of("suspended_at_once", namespace, policy), most=at_once))
+        found.append(Budget(name=_name_of("suspended_at_once", namespace, policy), limit=at_once))
     if per_period is not None:
         name = _name_of("suspended_per_period", namespace, policy)
-        found.append(Budget(name=name, most=per_period.count, period=per_period.period))
+        found.append(Budget(name=name, limit=per_period.limit, period=per_period.period))
     return tuple(found)
 
 
@@ -141,8 +141,7 @@ class PolicyBudgets:
     def spending(self, now: datetime) -> Spending:
         """The budgets that there are, and what was spent of them."""
         self._refresh()
-        budgets = {name: each for member in self._members.values() for name, each in member.budgets.items()}
-        return Spending(budgets=budgets, suspensions=tuple(self._spent(self._members, now)))
+        return self._spending((each.budgets for each in self._members.values()), self._members, now)
 
     def _is_current(self) -> bool:
         evaluation, begin = self.decisions.evaluation, self._counts_from
@@ -151,8 +150,12 @@ class PolicyBudgets:
     def _has_room(self, key: Key, member: _Member) -> bool:
         others = {each for name in member.budgets for each in self._keys[name]} - {key}
         now = self.clock()
-        spending = Spending(budgets=member.budgets, suspensions=tuple(self._spent(others, now)))
-        return budget_check(spending, now)([member.workload]) is None
+        return budget_check(self._spending([member.budgets], others, now), now)([member.workload]) is None
+
+    def _spending(self, budgets: Iterable[Mapping[str, Budget]], spent_by: Collection[Key], now: datetime) -> Spending:
+        found = {name: each for some in budgets for name, each in some.items()}
+        counted = {name: replace(each, population=len(self._keys[name])) for name, each in found.items()}
+        return Spending(budgets=counted, suspensions=tuple(self._spent(spent_by, now)))
 
     def _spent(self, keys: Collection[Key], now: datetime) -> Iterator[Suspension]:
         for key in keys:

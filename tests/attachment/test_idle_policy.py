@@ -146,6 +146,9 @@ def test_limits_of_keeps_are_written_as_trigger_metadata():
 def test_budgets_are_written_as_trigger_metadata():
     found = policy("a", budget={"atOnce": 0, "perPeriod": {"count": 5, "period": "24h"}})
     assert dict(found.metadata) == {"suspendedAtOnce": "0", "suspendedPerPeriod": "5 per 24h"}
+    found = policy("a", budget={"atOnce": "20%", "perPeriod": {"count": "50%", "period": "24h"}})
+    assert dict(found.metadata) == {"suspendedAtOnce": "20%", "suspendedPerPeriod": "50% per 24h"}
+    assert "spec.budget.atOnce: '120%' is out of range" in policy("a", budget={"atOnce": "120%"}).problem
     assert "spec.budget.perPeriod: '0s' leaves no time" in policy("a", budget={"perPeriod": {"period": "0s"}}).problem
 
 

@@ -4,11 +4,13 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import msgspec
 import pytest
 import yaml
 from builders import NOON, a_target
 from loops_builders import scaled_object
+from scaler_sandbox.kubeapi.schema.validation import json_schema
 
 from deploy.policy_schema import meanings, properties
 from scaler.app.settings.model import DefaultsSettings
@@ -66,7 +68,7 @@ def test_it_is_in_the_spec_of_a_policy_and_becomes_trigger_metadata(name: str) -
     if not field.place:
         assert name == "keep_until"
         return
-    kind = at_schema(field.place)["type"]
+    kind = at_schema(field.place).get("type", "integer")
     spec = at(field.place, SPECS.get(name, int(field.example) if kind == "integer" else field.example))
     body = {"metadata": {"name": "a", "namespace": "demo"}, "spec": spec}
     found = policy_of(decode(IdlePolicy, msgspec.json.encode(body)))
@@ -81,6 +83,17 @@ def at_schema(place: list[str]) -> Any:
     for part in above:
         schema = schema[part]["properties"]
     return schema[last]
+
+
+@pytest.mark.parametrize("given", [0, 2, 99, "20%", "0.5%", 100, -1, 2.5, "2", "20", "much", "", True])
+def test_a_limit_is_a_number_or_a_share_for_the_api_as_for_the_program(given: Any) -> None:
+    """The API refuses a number that is written as text, which the program reads as that number."""
+    is_taken = not isinstance(given, str) or given.endswith("%")
+    try:
+        FIELDS["suspended_at_once"].read(str(given))
+    except ValueError:
+        is_taken = False
+    assert jsonschema_rs.is_valid(json_schema(at_schema(["budget", "atOnce"])), given) is is_taken
 
 
 def test_both_definitions_have_them() -> None:

@@ -6,6 +6,7 @@ from builders import NOON, minutes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler.idleness.policy import Limit
 from scaler.reclaim.budget import Budget, BudgetedWorkload, BudgetExhausted, Spending, Suspension, budget_check
 
 HOUR = timedelta(hours=1)
@@ -28,11 +29,11 @@ def gone(*members: BudgetedWorkload, minutes_ago: float | None = 30, over: bool 
 
 
 def at_once(most: int, name: str = "few") -> Budget:
-    return Budget(name=name, most=most)
+    return Budget(name=name, limit=Limit(count=most))
 
 
 def hourly(most: int, name: str = "few") -> Budget:
-    return Budget(name=name, most=most, period=HOUR)
+    return Budget(name=name, limit=Limit(count=most), period=HOUR)
 
 
 def spent(budgets: Sequence[Budget], suspensions: Sequence[Suspension]) -> Spending:
@@ -98,6 +99,29 @@ def test_victims_for_which_there_is_no_room_are_refused_with_the_numbers(
     assert refused(budget, suspensions, *victims).message == f"budget 'few': {message}"
 
 
+@pytest.mark.parametrize(
+    ("limit", "population", "most"),
+    [
+        pytest.param("3", 0, 3, id="a count needs no population"),
+        pytest.param("25%", 10, 2, id="25 % of 10 = 2.5, rounded down"),
+        pytest.param("10%", 9, 0, id="10 % of 9 is none"),
+        pytest.param("29%", 100, 29, id="29, though floating point makes 28.999999999999996"),
+        pytest.param("100 %", 7, 7, id="all"),
+    ],
+)
+def test_a_limit_is_a_count_or_a_share_rounded_down(limit: str, population: int, most: int) -> None:
+    assert Limit.parse(limit).of(population) == most
+    assert Limit.parse(str(Limit.parse(limit))) == Limit.parse(limit)
+
+
+def test_a_share_says_of_how_many_it_is() -> None:
+    quarter = Budget(name="few", limit=Limit(share=0.25), population=8)
+    assert answer([quarter], gone(OTHER), [A]) is None
+    assert refused(quarter, gone(OTHER), A, B).message == (
+        "budget 'few': at most 2 (25% of 8) suspended at once; 1 count already, and 2 more would be suspended"
+    )
+
+
 def test_of_several_budgets_the_one_that_takes_longest_is_named() -> None:
     victim, before = member("a", "hourly", "none"), member("b", "hourly", "none")
     budgets = [hourly(1, "hourly"), at_once(0, "none")]
@@ -139,12 +163,14 @@ def test_victims_count_as_soon_as_a_plan_is_made() -> None:
 
 NAMES = ("one", "two")
 MEMBERS = [member(f"w{n}", *NAMES[: 1 + n % 2], namespace=f"team-{n % 3}") for n in range(8)]
+LIMITS = st.builds(Limit, count=st.integers(0, 5)) | st.builds(Limit, share=st.floats(0.05, 1))
 BUDGETS = st.tuples(
     *(
         st.builds(
             Budget,
             name=st.just(name),
-            most=st.integers(0, 5),
+            limit=LIMITS,
+            population=st.just(len(MEMBERS)),
             period=st.none() | st.integers(1, 12).map(lambda n: n * HOUR),
         )
         for name in NAMES

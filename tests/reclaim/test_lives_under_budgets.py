@@ -22,7 +22,7 @@ from scaler.decision.candidate import HistoryLine
 from scaler.decision.decision import Active, Decision, Inactive, Quiet
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.gates import decide
-from scaler.idleness.policy import Overrides, PerPeriod, Policy, Reclaim
+from scaler.idleness.policy import Limit, Overrides, PerPeriod, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust
 from scaler.kube.objects.core import decode
@@ -172,8 +172,10 @@ class LivesUnderBudgets(RuleBasedStateMachine):
             warning=minutes(WARNING),
             require_delivery=requires,
             reclaim=reclaim,
-            suspended_at_once=at_once,
-            suspended_per_period=None if per_period is None else PerPeriod(count=per_period, period=minutes(PERIOD)),
+            suspended_at_once=None if at_once is None else Limit(count=at_once),
+            suspended_per_period=None
+            if per_period is None
+            else PerPeriod(limit=Limit(count=per_period), period=minutes(PERIOD)),
             sources=dict.fromkeys(("suspended_at_once", "suspended_per_period"), "ClusterIdlePolicy/all"),
         )
         self.start()
@@ -389,10 +391,10 @@ class LivesUnderBudgets(RuleBasedStateMachine):
     def check_budgets(self, others: Collection[Life]) -> None:
         at_0 = [each.name for each in others if each.replicas == 0]
         most = self.policy.suspended_at_once
-        assert most is None or len(at_0) < most, f"{at_0} are suspended already"
+        assert most is None or len(at_0) < most.count, f"{at_0} are suspended already"
         recent = [each.name for each in others if each.taken is not None and self.now - each.taken < PERIOD]
         rate = self.policy.suspended_per_period
-        assert rate is None or len(recent) < rate.count, f"{recent} were suspended a while ago"
+        assert rate is None or len(recent) < rate.limit.count, f"{recent} were suspended a while ago"
 
 
 TestLivesUnderBudgets = LivesUnderBudgets.TestCase

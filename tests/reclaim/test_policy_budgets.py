@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
-from scaler.idleness.policy import Overrides, PerPeriod, Reclaim
+from scaler.idleness.policy import Limit, Overrides, PerPeriod, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
@@ -22,9 +22,9 @@ from scaler.targets.target_state import Phase
 OF_CLUSTER = {
     "sources": {"suspended_at_once": "ClusterIdlePolicy/all", "suspended_per_period": "ClusterIdlePolicy/all"}
 }
-ONE: dict[str, Any] = {"suspended_at_once": 1, "warning": minutes(0), **OF_CLUSTER}
+ONE: dict[str, Any] = {"suspended_at_once": Limit(count=1), "warning": minutes(0), **OF_CLUSTER}
 DAILY: dict[str, Any] = {
-    "suspended_per_period": PerPeriod(count=1, period=minutes(60)),
+    "suspended_per_period": PerPeriod(limit=Limit(count=1), period=minutes(60)),
     "warning": minutes(0),
 } | OF_CLUSTER
 WAITS = Active(reason=DecisionReason.WARNED, message="no room yet")
@@ -105,12 +105,12 @@ def test_what_counts_of_another_workload(other: Decision, of: dict[str, Any], ha
 
 def test_of_several_that_are_due_at_once_only_as_many_are_warned_as_there_is_room_for() -> None:
     """Before any evaluation has shown a warning."""
-    world = World(**{name: idle(of=ONE | {"suspended_at_once": 2}) for name in "abcd"})
+    world = World(**{name: idle(of=ONE | {"suspended_at_once": Limit(count=2)}) for name in "abcd"})
     assert [world.permits(name) for name in "abcd"] == [True, True, False, False]
     assert world.permits("a"), "it has its place already"
     assert world.line == []
     world.now = at(60)
-    world.shows(a=idle(of=ONE | {"suspended_at_once": 2}, warned_at=NOON))
+    world.shows(a=idle(of=ONE | {"suspended_at_once": Limit(count=2)}, warned_at=NOON))
     assert not world.permits("c")
 
 
@@ -161,10 +161,10 @@ def test_a_warning_that_was_never_written_gives_its_place_back() -> None:
 
 
 def test_a_budget_is_of_the_policy_that_says_it_and_without_one_of_the_namespace() -> None:
-    own = policy(suspended_at_once=1, sources={"suspended_at_once": "IdlePolicy/a"})
+    own = policy(suspended_at_once=Limit(count=1), sources={"suspended_at_once": "IdlePolicy/a"})
     assert names(decision(policy=own)) == ("suspendedAtOnce of IdlePolicy/a in demo",)
     assert names(decision(policy=policy(**ONE))) == ("suspendedAtOnce of ClusterIdlePolicy/all",)
-    by_hand = policy(suspended_at_once=1, sources={"suspended_at_once": "trigger metadata"})
+    by_hand = policy(suspended_at_once=Limit(count=1), sources={"suspended_at_once": "trigger metadata"})
     assert names(decision(policy=by_hand)) == ("suspendedAtOnce of trigger metadata in demo",)
     assert names(decision(policy=own), decision(policy=policy(**DAILY))) == (
         "suspendedAtOnce of IdlePolicy/a in demo",
@@ -190,6 +190,19 @@ def test_plans_find_what_is_spent() -> None:
     assert budget_check(spending, NOON)([BudgetedWorkload(namespace="demo", name="c")]) is None
 
 
+def test_a_share_is_of_all_that_have_the_budget_whatever_they_do() -> None:
+    half = ONE | {"suspended_at_once": Limit(share=0.5)}
+    world = World(a=idle(of=half), b=idle(of=half), c=busy(half), other=idle(of={"warning": minutes(0)}))
+    assert [world.permits(name) for name in "ab"] == [True, False], "of three one, 1.5 rounded down"
+    world.shows(d=down(half), e=busy(half))
+    assert not world.permits("b"), "of five two: the one that was warned, and the one at 0"
+    world.shows(f=busy(half))
+    assert world.line == ["b"]
+    assert world.permits("b")
+    [budget] = world.budgets.spending(NOON).budgets.values()
+    assert (budget.most, budget.population) == (3, 6)
+
+
 def test_a_grant_counts_before_any_evaluation_shows_it() -> None:
     """The one of a plan of this leader or the one before, which is written to the ScalableWorkload."""
     granted = set[tuple[str, str]]()
@@ -213,7 +226,7 @@ def test_whatever_happens_never_more_are_warned_or_suspended_than_the_budget_all
     events: list[tuple[str, str]], most: int
 ) -> None:
     """Warnings are given as the leader gives them; evaluations show them when they like, within two minutes."""
-    of = ONE | {"suspended_at_once": most}
+    of = ONE | {"suspended_at_once": Limit(count=most)}
     world = World(**dict.fromkeys("abcdef", busy(of)))
     state, warned = dict.fromkeys("abcdef", "busy"), dict[str, datetime]()
     for number, (name, event) in enumerate(events):

@@ -25,6 +25,7 @@ from suspension.replica import Replica, replica
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import KubeError
+from scaler.idleness.policy import Limit
 from scaler.idleness.verdict import Idle
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
@@ -501,13 +502,16 @@ async def test_a_warning_waits_for_its_budget(running, leader):
     leader.reconciler.budgets = budgets
     await running.is_scaled_by({})
     due = decision(
-        soon, verdict=verdict(), idle_since=IDLE_SINCE, policy=policy(warning=minutes(0), suspended_at_once=0)
+        soon,
+        verdict=verdict(),
+        idle_since=IDLE_SINCE,
+        policy=policy(warning=minutes(0), suspended_at_once=Limit(count=0)),
     )
     leader.decides(due)
     await leader.reconciles()
     assert "warnedAt" not in await running.status()
     assert budgets.next_in_line() == []
-    leader.decides(replace(due, policy=policy(warning=minutes(0), suspended_at_once=1)))
+    leader.decides(replace(due, policy=policy(warning=minutes(0), suspended_at_once=Limit(count=1))))
     assert budgets.next_in_line() == [("demo", NAME)]
     await leader.reconciles()
     assert "warnedAt" in await running.status()

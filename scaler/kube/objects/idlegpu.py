@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, field
 
-from scaler.idleness.policy import FIELDS, PER_PERIOD
+from scaler.idleness.policy import FIELDS, LIMIT, PER_PERIOD
 from scaler.idleness.policy_fields import DAY_TIMES, HOURS, NAMES, NUMBER, YES_OR_NO, Kind
 from scaler.kube.objects.core import Condition, ConditionedStatus, ObjectMeta, Struct
 from scaler.kube.objects.kueue_queues import LabelSelector
@@ -204,7 +204,7 @@ class WeeklyHours(Struct, frozen=True):
 
 
 class PerPeriodLimit(Struct, frozen=True):
-    count: int = 0
+    count: int | str = 0
     period: str = ""
 
     def __str__(self) -> str:
@@ -213,6 +213,7 @@ class PerPeriodLimit(Struct, frozen=True):
 
 
 _JSON: Mapping[Kind, Any] = {
+    LIMIT: int | str,
     NUMBER: int,
     YES_OR_NO: bool,
     NAMES: tuple[str, ...],

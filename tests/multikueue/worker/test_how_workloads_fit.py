@@ -22,6 +22,7 @@ from quota_builders import (
 from quota_builders import pod_set as quota_pod_set
 from reclaim_builders import nodes_with
 
+from scaler.idleness.policy import Limit
 from scaler.multikueue.cluster_offer import Fit
 from scaler.multikueue.worker.fit import FitAnswer
 from scaler.quota.model import (
@@ -87,7 +88,7 @@ async def test_requests_that_are_alike_are_answered_alike() -> None:
 
 async def test_an_exhausted_budget_lets_it_wait() -> None:
     world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)])
-    world.quota.judged_by = policy(suspended_at_once=0)
+    world.quota.judged_by = policy(suspended_at_once=Limit())
     world.quota.idle("idle")
     found = await world.fit(asks(pods=4))
     assert found.fit is Fit.WAIT

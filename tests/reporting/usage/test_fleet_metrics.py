@@ -12,6 +12,7 @@ from builders import BUSY, IDLE, INACTIVE, NOON, at, decision, minutes, verdict
 from scaler.app.settings.model import MetricsSettings
 from scaler.decision.decision import Active
 from scaler.decision.reasons import CandidateState, DecisionReason
+from scaler.idleness.policy import Limit
 from scaler.reclaim.budget import Budget, BudgetedWorkload, Spending, Suspension
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.pending_workloads import PendingFor, PendingWorkload
@@ -261,7 +262,7 @@ def test_pending_workloads_are_summed_up_by_queue_and_reason() -> None:
 def spent(name: str, most: int, *, by: int = 1) -> Spending:
     members = (BudgetedWorkload(namespace="team-a", name=f"w{n}", budgets=(name,)) for n in range(by))
     suspensions = tuple(Suspension(member=each, at=NOON) for each in members)
-    return Spending(budgets={name: Budget(name=name, most=most)}, suspensions=suspensions)
+    return Spending(budgets={name: Budget(name=name, limit=Limit(count=most))}, suspensions=suspensions)
 
 
 def test_budgets_show_what_is_left() -> None:
