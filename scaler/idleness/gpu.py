@@ -141,6 +141,9 @@ _HOST_LABELS = (
 """The exporters' own, then what scrape configurations and OpenTelemetry call it. A series with none of these is taken
 for one of the pod's Node."""
 
+_LONGEST_LABEL = 2**16
+"""Characters. Kubernetes' names and labels have 253, its annotations 256 KiB in all."""
+
 
 def _first(labels: Mapping[str, str], *names: str) -> str:
     return next((labels[name] for name in names if labels.get(name)), "")
@@ -157,10 +160,12 @@ def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
 
     Exporter generations spell labels differently (`UUID`, `uuid`, `gpu_uuid`; `Hostname`, `hostname`); all are read.
 
+    One with a label longer than any exporter's is no pod's: it may show work of the device, and proves no idleness.
+
     Source: dcgm-exporter render_metrics.go.
     """
     namespace, pod = labels.get("namespace", ""), labels.get("pod", "")
-    if not (namespace and pod):
+    if not (namespace and pod) or max(map(len, labels.values()), default=0) > _LONGEST_LABEL:
         namespace = pod = ""
     node = _first(labels, *_HOST_LABELS)
     index = labels.get("gpu", "")

@@ -10,6 +10,7 @@ Laws of this file:
   whose name it begins with, up to a brace or a blank; whatever is odd about other lines costs nothing.
 * A wanted line that cannot be read makes the whole page unusable, for it may be the work of any GPU of the page: they
   have no new sample, and stale is Unknown. GPUs of other pages have theirs.
+* What a line costs grows with its length and no faster: labels are written by tenants, too.
 * A page must end with a newline. Without it `0.95` may have become `0` on the way.
 * A sample has the exporter's own timestamp where there is one (dcgm-exporter writes none), else the time of the scrape.
 
@@ -21,15 +22,14 @@ import re
 from collections.abc import Collection, Sequence
 
 _NAME = rb"[a-zA-Z_:][a-zA-Z0-9_:]*+"
-_PAIR = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"(?:[^"\\]|\\.)*+"[ \t]*+'
+_TEXT = rb'[^"\\]*+(?:\\.[^"\\]*+)*+'
+_PAIR = rb'[ \t]*+[a-zA-Z_][a-zA-Z0-9_]*+[ \t]*+=[ \t]*+"%b"[ \t]*+' % _TEXT
 _LINE = re.compile(
     rb"(?P<series>(?P<name>%b)[ \t]*+(?:\{(?:%b(?:,%b)*+,?)?[ \t]*+\})?)" % (_NAME, _PAIR, _PAIR)
     + rb"[ \t]*+(?P<value>[0-9a-zA-Z.+-]++)(?:[ \t]++(?P<milliseconds>-?\d++))?"
 )
 _BEFORE_LABELS = re.compile(rb"[^ \t{]*+")
-_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
-_ESCAPED = {"n": "\n", "\\": "\\", '"': '"'}
+_LABEL = re.compile(rb'([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"(%b)"' % _TEXT)
 
 
 class ExpositionSeries:
@@ -101,7 +101,7 @@ def _series(line: bytes, number: int, instance: str, scraped_at_s: float) -> Exp
 
 
 def _unescaped(value: str) -> str:
-    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), value) if "\\" in value else value
+    return "\\".join(part.replace("\\n", "\n").replace('\\"', '"') for part in value.split("\\\\"))
 
 
 def _clipped(line: bytes) -> str:

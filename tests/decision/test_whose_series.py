@@ -61,6 +61,25 @@ async def test_a_host_is_known_by_whatever_label_names_it(label: str) -> None:
     assert await decided(world_of(named("node-a"))) == IDLE
 
 
+@pytest.mark.parametrize(
+    ("ratio", "is_alone", "expected"),
+    [
+        (0.0, True, f"Unknown {UnknownReason.NO_SAMPLES}"),
+        (0.0, False, IDLE),
+        (0.9, False, f"Unknown {UnknownReason.SIGNALS_DISAGREE}"),
+    ],
+)
+async def test_a_series_with_a_label_without_end_proves_no_idleness(
+    ratio: float, is_alone: bool, expected: str
+) -> None:
+    """And hides no work. Other series of its page are read as ever."""
+    odd = [
+        replace(each, labels={**each.labels, "x": "a" * 2**17})
+        for each in gpu("GPU-0", pod="train-pod", ratio=lambda _: ratio)
+    ]
+    assert await decided(world_of(odd if is_alone else [*odd, *gpu("GPU-0", pod="train-pod")])) == expected
+
+
 async def test_the_same_series_of_the_pods_own_node_is_proof() -> None:
     assert await decided(world_of(gpu("GPU-0", pod="train-pod", node="node-a"))) == IDLE
 

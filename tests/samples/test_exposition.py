@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -115,6 +116,23 @@ def test_no_sample_comes_of_a_line_that_is_not_readable(fragments: list[str]) ->
     else:
         with pytest.raises(ValueError, match="line 1 "):
             parse(f"{line}\n", "m")
+
+
+@pytest.mark.parametrize("unit", ["a", r"\\", r"\"", r"\n", "é", "}"])
+def test_a_label_as_long_as_a_page_may_be_is_read_in_linear_time(unit: str) -> None:
+    """Tenants write labels, too, and all of them wait for this: 16 MiB took 5 s."""
+    value = unit * (2**24 // len(unit.encode()))
+    begin = time.process_time()
+    (series,) = parse(f'm{{gpu="0",x="{value}"}} 1\n', "m")
+    assert series.labels()["x"][:1] == {"\\n": "\n"}.get(unit, unit[-1])
+    assert time.process_time() - begin < 2
+
+
+@given(st.text(st.sampled_from('n\\"a'), max_size=12))
+def test_a_label_is_read_as_it_was_written(value: str) -> None:
+    text = value.replace("\\", "\\\\").replace('"', '\\"')
+    (series,) = parse(f'm{{x="{text}"}} 1\n', "m")
+    assert series.labels()["x"] == value
 
 
 @pytest.mark.parametrize(("digits", "at_s"), [("9" * 400, float("inf")), ("-" + "9" * 5000, float("-inf"))])
