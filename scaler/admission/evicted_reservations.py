@@ -39,7 +39,7 @@ class _Evicted:
     workload: Workload
     """As it was before its eviction or, after a restart, as it was listed."""
     pending_demands: tuple[NodeDemand, ...] | str
-    """Of the pods that were not on nodes then, or why these are not known."""
+    """What the pods need that were not on nodes then, or why these are not known."""
     since: datetime | None = None
     """When it was first observed without quota."""
 
@@ -58,7 +58,7 @@ class EvictedReservations:
         self._waiting = waiting
         self._afterwards = afterwards
         self._evicted: dict[str, _Evicted] = {}
-        """By uid."""
+        """The Workloads that were evicted, by uid."""
 
     def note(self, workload: Workload, pending_demands: tuple[NodeDemand, ...] | str = ()) -> None:
         """It is evicted after it was released, or was listed in that state."""

@@ -60,7 +60,7 @@ class QuotaTree:
 
 
 def next_admittable(trees: Iterable[tuple[str, QuotaTree]], now: datetime) -> dict[str, str]:
-    """By key of a Workload; of at most so many per call that were not simulated yet, in rotating order."""
+    """The answers by key of a Workload. At most so many per call are simulated that were not yet, in rotating order."""
     found = sorted(trees, key=lambda each: each[0])
     unknown = [each for each in found if not each[1].is_known(each[0])]
     first = int(now.timestamp()) % len(unknown) if unknown else 0
@@ -90,6 +90,6 @@ def _tree_of(key: str, snapshot: Snapshot) -> Tree | None:
 
 
 def _simulation(snapshot: Snapshot, tree: Tree, now: datetime) -> Simulation:
-    """Of the tree as it is at this moment: whatever changes meanwhile does not reach it."""
+    """A simulation of the tree as it is at this moment: whatever changes meanwhile does not reach it."""
     pending, world = snapshot.pending_in(tree), SchedulingContext.of(snapshot)
     return Simulation(tree, pending, world, now=now, fair_sharing=snapshot.fair_sharing)

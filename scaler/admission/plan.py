@@ -97,11 +97,11 @@ class CheckedWorkload:
     requests: Mapping[str, ProvisioningRequest] = field(default_factory=dict)
     """Its ProvisioningRequests, made for this check, by name."""
     observed: tuple[ObservedRequest, ...] = ()
-    """The same, as the life-cycle needs them."""
+    """These requests, as the life-cycle needs them."""
     refused: str = ""
     """Why its requests are not written for a while; empty where they are."""
     quota_tree: QuotaTree | None = None
-    """Of one that may return its quota."""
+    """The tree of one that may return its quota."""
     placement: PlacementResult | None = None
     step: ProvisioningStep = NO_STEP
     inputs: CheckInputs = field(default_factory=CheckInputs)
@@ -216,7 +216,7 @@ class AdmissionInputs:
     without_quota: tuple[CheckedWorkload, ...] = ()
     """Workloads that have lost their quota or our check, and still have ProvisioningRequests."""
     released: tuple[PlacementRequest, ...] = ()
-    """Of Workloads whose pods may start at any moment and are not all on nodes."""
+    """The placements of Workloads whose pods may start at any moment and are not all on nodes."""
     stuck: tuple[PodPlacement, ...] = ()
     """What pods hold that should have terminated long ago."""
     terminating_on: Mapping[str, Sequence[TerminatingPods]] = field(default_factory=dict)

@@ -50,7 +50,7 @@ class ReclaimAnswers:
         self._is_planning = is_planning
         self._subscribers: list[Callable[[], None]] = []
         self._since: dict[str, datetime] = {}
-        """By uid of a Workload, since when it lacks nodes."""
+        """Since when each Workload lacks nodes, by its uid."""
         self._decided: set[str] = set()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -80,7 +80,7 @@ class LeaderState:
     doubt: str = ""
     """Why it is not known which Workloads were released; empty where it is."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """By uid of a Workload, why its ProvisioningRequests are not written for a while."""
+    """Why a Workload's ProvisioningRequests are not written for a while, by its uid."""
     answers: ReclaimAnswers | None = None
     """None where nothing is reclaimed for Workloads that lack nodes."""
 
@@ -114,7 +114,7 @@ class AdmissionPlanner:
         self._quota = quota
         self._nominations = nominations
         self._trees: dict[str, QuotaTree] = {}
-        """By root of the tree, as it was last observed."""
+        """The trees as they were last observed, by their roots."""
         self.leader = LeaderState()
         self.latest: AdmissionPlan | None = None
 

@@ -70,5 +70,5 @@ def is_gate_open(workload: Workload) -> bool:
 
 
 def words(why: str | Unknown) -> str:
-    """The same in words."""
+    """Why it is so, in words."""
     return why.message if isinstance(why, Unknown) else why

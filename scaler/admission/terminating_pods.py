@@ -65,7 +65,7 @@ class Donor:
     """A Workload whose quota one of our reclaim plans releases, or has released, for a gang."""
 
     name: str
-    """Of its ScalableWorkload."""
+    """The name of its ScalableWorkload."""
     plan: str
     has_begun: bool
     """Whether it is suspended."""
@@ -122,7 +122,7 @@ class TerminatingPodIndex:
     # ------------------------------------------------------------------------------------------------ for which gang
 
     def donors(self, now: datetime) -> dict[str, list[Donor]]:
-        """By key of the gang, the victims of its reclaim plans."""
+        """The victims of the gangs' reclaim plans, by key of the gang."""
         self._vanished = {uid: each for uid, each in self._vanished.items() if self._left_behind(each)}
         found: dict[str, list[Donor]] = {}
         for scalable in self._cluster.scalable_workloads.items():

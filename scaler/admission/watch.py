@@ -68,7 +68,7 @@ class AdmissionWatch:
         self._written: dict[str, Workload] = {}
         """What was written here and is newer than what the watch has shown."""
         self._marked: dict[str, dict[str, tuple[Workload, frozenset[str]]]] = {}
-        """By mark of which a node takes one pod, and uid: Workloads with such pods, and their PodSets."""
+        """Workloads with pods of which a node takes one, and their PodSets: by the pods' mark, and uid."""
         self._needs: PerObjectCache[Workload, PodDemands | str] = PerObjectCache()
         self._evicted_reservations = EvictedReservations(
             needs=self._made_needs, waiting=self._without_node, afterwards=afterwards
@@ -320,7 +320,7 @@ class AdmissionWatch:
         return old, new
 
     def nodes(self) -> dict[str, Node]:
-        """By name."""
+        """The nodes by name."""
         return {node.metadata.name: node for node in self._copies.nodes.items()}
 
     def _new_node(self, placement: PodPlacement, since: datetime) -> Node | None:

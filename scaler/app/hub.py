@@ -57,7 +57,7 @@ class HubWiring:
         return [*(each.run() for each in reflectors), self.connections.run()]
 
     def reader(self) -> DispatchReader:
-        """Of any replica."""
+        """What any replica reads of the hub."""
         return DispatchReader(objects=self._objects(), connections=self.connections, planner=self._planner())
 
     def _objects(self) -> HubObjects:
@@ -83,7 +83,7 @@ class HubWiring:
         *,
         judged: Callable[[], JudgedWorkloads],
     ) -> Dispatcher:
-        """Of the leader. It writes to workers while `api` may write, and is woken by what it watches."""
+        """The leader's dispatcher. It writes to workers while `api` may write, and is woken by what it watches."""
         settings = self._settings.multi_kueue
         dispatcher = Dispatcher(
             api=api,

@@ -295,7 +295,7 @@ class Runtime:
         return [f"the evaluation loop has not ended a tick for {silent:.0f} s"] if silent > limit else []
 
     async def _show_readiness(self, server: ExternalScalerServer) -> None:
-        """By gRPC, as HTTP says it whenever it is asked."""
+        """Readiness is shown by gRPC, as HTTP shows it whenever it is asked."""
         while True:
             await server.set_ready(not self.unready())
             await asyncio.sleep(_READINESS_SECONDS)

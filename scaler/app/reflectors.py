@@ -52,7 +52,7 @@ from scaler.targets.switched_objects import SwitchedKey, SwitchedObjects
 
 
 class Reflectors:
-    """Of what is evaluated, in the namespaces that are watched."""
+    """Copies of what is evaluated, in the namespaces that are watched."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Reflectors:
 
 
 class ClusterReflectors:
-    """Of what belongs to the whole cluster: quota, nodes, and parameters of AdmissionChecks."""
+    """Copies of what belongs to the whole cluster: quota, nodes, and parameters of AdmissionChecks."""
 
     def __init__(self, transport: KubeTransport, *, is_confined: bool) -> None:
         """`is_confined` to some namespaces: then nothing of this is watched."""

@@ -80,7 +80,7 @@ MISSED_TICKS = 3
 """Evaluations that may be missed before decisions expire, and twice that before the process is unhealthy."""
 
 _TICK_JITTER = timedelta(seconds=1)
-"""By which one tick may take longer than the one before without the answers of the one before expiring."""
+"""Time by which one tick may take longer than the one before without the answers of the one before expiring."""
 
 
 class Wiring:
@@ -165,12 +165,12 @@ class Wiring:
         )
 
     def _models(self, pod: GpuPod) -> set[str]:
-        """Of its GPUs, as far as they have reported."""
+        """The models of its GPUs, as far as they have reported."""
         devices = self.evaluator.sampler.history.devices_of(pod.namespace, pod.name)
         return {each.series.model for each in devices.values()}
 
     def offer(self, api: LeaderApi, sink: MetricsSink, *, is_due: Callable[[str, datetime], bool]) -> OfferController:
-        """Of the leader. It does nothing where there are no ClusterOffers."""
+        """The leader's answers to hubs. It does nothing where there are no ClusterOffers."""
         shared = self.cluster_reflectors
         return OfferController(
             api=api,
@@ -194,7 +194,7 @@ class Wiring:
     def notifications(
         self, api: LeaderApi, observer: NotificationsObserver, own: Mapping[str, OwnRecord]
     ) -> NotificationController:
-        """Of the leader. It reads what is watched already, and runs only where targets are configured."""
+        """The leader's notifications. They read what is watched already, and run only where targets are configured."""
         settings = self._settings.notifications
         workloads = NotifiedWorkloads(self.cluster, self._owners, settings.notify_targets(), own)
         return NotificationController(
@@ -206,7 +206,7 @@ class Wiring:
         )
 
     def before_suspend(self, api: LeaderApi, recorder: EventRecorder, sink: MetricsSink) -> BeforeSuspendController:
-        """Of the leader. It does nothing where there are no hooks."""
+        """The leader's hooks. It does nothing where there are none."""
         discovery = Discovery(self.transport)
         return BeforeSuspendController(
             api,
@@ -239,7 +239,8 @@ class Wiring:
         return WakeRequests(self.transport, tokens, AccessReviews(self.transport), scaled_object, self.decision_cache)
 
     def web_page(self, queries: QueryService, unready: Callable[[], Sequence[str]]) -> WebPage:
-        """Of any replica. Where relabelling is the operator's own, it is not known what to ask Prometheus for."""
+        """The page of any replica. Where relabelling is the operator's own, it is not known what to ask Prometheus
+        for."""
         prometheus = self.source if isinstance(self.source, PrometheusSource) else None
         of_pods = prometheus if self._settings.relabel is None else None
         access = self._settings.page.access()

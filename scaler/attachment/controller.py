@@ -124,7 +124,7 @@ class AttachmentController:
     clock: Clock = SYSTEM_CLOCK
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     _timers: dict[str, Cancellable] = field(default_factory=dict, init=False, repr=False)
-    """By what for: the next exclusion that ends, and what is tried again."""
+    """Timers by what they are for: the next exclusion that ends, and what is tried again."""
 
     def wake(self) -> None:
         self.woken.set()

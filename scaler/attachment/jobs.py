@@ -281,7 +281,7 @@ def _is_denied(reflector: Reflector[Any]) -> bool:
 
 
 def _selector(resource: Resource, found: ScaledKind) -> str:
-    """Of its pods."""
+    """The selector of its pods."""
     labels = found.spec.selector.match_labels
     if resource == LEADER_WORKER_SET:
         labels = {JOB_NAME_LABELS[resource.kind]: found.metadata.name}

@@ -147,7 +147,8 @@ def has_scale_of_its_own(job: Job) -> bool:
 
 
 def attached_name(job: Job) -> str:
-    """Of its ScalableWorkload and ScaledObject: `job-train-4711`, short enough for KEDA, and one job's alone."""
+    """The name of its ScalableWorkload and ScaledObject: `job-train-4711`, short enough for KEDA, and one job's
+    alone."""
     name = f"{job.kind.lower()}-{job.name}"
     if len(name) <= _NAME_LENGTH:
         return name

@@ -36,7 +36,7 @@ class Write:
     name: str
     body: Json = field(default_factory=dict)
     uid: str = ""
-    """Of what is deleted."""
+    """Uid of what is deleted."""
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource.kind} {self.namespace}/{self.name}"

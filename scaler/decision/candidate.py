@@ -86,7 +86,7 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
-    """Of a ScaledObject whose target has no status of ours; empty where it cannot be read.
+    """The history of a ScaledObject whose target has no status of ours; empty where it cannot be read.
 
     Whoever may annotate the ScaledObject may write it: a line without a zone in its time is left out.
     """

@@ -165,7 +165,7 @@ class Decision:
         return self.policy.require_delivery and not self.target.told_by
 
     def if_told(self, at: datetime) -> "Decision":
-        """The same, where its owner is told of its warning at that moment and was not before."""
+        """The decision of the same moment, where its owner is told of its warning at that moment and was not before."""
         return self if self.target.told_at else replace(self, target=replace(self.target, told_at=at))
 
     def quiet_until(self, until: datetime) -> "Quiet | None":

@@ -34,13 +34,14 @@ TargetKey = tuple[str, ScaleTargetRef]
 class EvaluatedScaledObject:
     target: ScaleTargetRef
     triggers: Mapping[Overrides, Decision]
-    """By the policy fields that the trigger's metadata sets: that is all the caller of an RPC tells of a trigger."""
+    """Decisions by the policy fields that the trigger's metadata sets: the caller of an RPC says no more of a
+    trigger."""
     problems: tuple[str, ...] = ()
     """Why triggers are left out: metadata that cannot be used."""
     ignored: tuple[str, ...] = ()
     """Keys of the triggers' metadata that mean nothing to this scaler, nor to KEDA."""
     decided_on: ObjectMeta | None = field(default=None, repr=False, compare=False)
-    """Of a ScalableWorkload that is scaled directly: it, as it was when this was decided."""
+    """A ScalableWorkload that is scaled directly, as it was when this was decided."""
     pods: Sequence[GpuPod] = field(default=(), repr=False, compare=False)
     """The target's pods as they were looked at."""
 

@@ -31,7 +31,7 @@ def percent(ratio: float | None) -> str:
 
 
 def evidence(verdict: WorkloadVerdict | None) -> list[dict[str, Any]]:
-    """By GPU; of one that runs on another cluster as that says, with the cluster before the node."""
+    """The evidence by GPU; of a workload on another cluster as that cluster says, with its name before the node."""
     if verdict is None:
         return []
     if (remote := verdict.remote) is not None:

@@ -65,7 +65,7 @@ SINGLE_WITNESS = (
 
 _EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 _MOST_TRIGGERS = 16
-"""Of one ScaledObject that ask this scaler: each is a decision of its own."""
+"""Triggers of one ScaledObject that ask this scaler: each is a decision of its own."""
 
 
 def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:

@@ -140,7 +140,7 @@ _AWAITS_ROOM = {
     True: "it comes back when its quota and nodes are free and no Workload waits for them (WhenFree)",
     False: "WhenFree is for Workloads of Kueue, whose quota is known; set annotation idlegpu.io/wake to true",
 }
-"""By whether the target is plannable."""
+"""Why it waits for room, by whether the target is plannable."""
 
 
 @gate(

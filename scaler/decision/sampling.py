@@ -42,7 +42,7 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_READ = timedelta(hours=1)
 _FIRST_READ = timedelta(minutes=5)
-"""Of a signal that may have any number of series."""
+"""How much of a signal is read at first that may have any number of series."""
 _OVERLAPS_BEHIND = 5
 """How far a host may be behind: 10 min by default, as much as a remote write is late after a restart."""
 _MOST_SAMPLES = 2_000_000
@@ -104,19 +104,20 @@ class Sampler:
         self._overlap = overlap
         self._clock = clock
         self._reaches: dict[str, _Reach] = {}
-        """By signal."""
+        """How far each signal reaches, by its name."""
         self._whole: set[str] = set()
         """Signals of which the last hour was read."""
         self._oldest = datetime.max.replace(tzinfo=UTC)
         """The begin of the slot in which the span begins, at the latest."""
         self._devices: dict[str, dict[int, DeviceHistory | None]] = {}
-        """By signal, of the series that were read last: whose they are, None for those of no pod or no GPU. By the
-        hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can choose."""
+        """Whose the series are that were read last, by signal; None for those of no pod or no GPU. They are found by
+        the hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can
+        choose."""
         self._boards: dict[str, dict[int, int]] = {}
-        """By signal, of the series of boards that were read last: the row of the board or of its exporter's counter, -1
-        where none is named."""
+        """Rows of boards or of their exporters' counters, by signal, for the series that were read last; -1 where none
+        is named."""
         self._boards_newest: dict[str, datetime] = {}
-        """By signal, the time of its newest sample."""
+        """The time of the newest sample, by signal."""
         self.history = History(signals=signals, interval=trust.interval, span=trust.interval)
 
     @property
@@ -208,7 +209,7 @@ class Sampler:
         return _Part(signal, max(first, min(newest, end) - overlap), end, is_newest=True)
 
     def _missing(self, horizon: datetime) -> Iterator[_Part]:
-        """Of each signal the newest part that is missing of what must be there at once."""
+        """The newest part of each signal that is missing of what must be there at once."""
         for signal in self.history.signals:
             if (reach := self._reaches.get(signal.name)) is not None and reach.since > horizon:
                 yield self._older(signal, reach.since, horizon)

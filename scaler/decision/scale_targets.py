@@ -170,8 +170,8 @@ class ScaleTargets:
         return own or (WakeRequest(WakeCause.DEMAND, demand) if demand else None)
 
     def _recorded_quiet(self, scaled_object: ScaledObject, target: ScalableWorkload | Scale | Unknown) -> Quiet | None:
-        """Of its status, or its history, which owners can write. It is true for as long as there was a leader, and as
-        samples may be missing after that."""
+        """The quiet by its status or its history, which owners can write. It is true for as long as there was a leader,
+        and as samples may be missing after that."""
         if (led_until := self.led_until()) is None:
             return None
         until = led_until + self.max_gap

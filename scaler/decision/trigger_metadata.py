@@ -50,7 +50,7 @@ _LONGEST_SOURCES = 10_000
 """Characters of the whole annotation: every key, and the longest name of a policy with each."""
 _LONGEST_KEY = 60
 _MOST_KEYS = 100
-"""Of one trigger, its foreign ones too: this scaler has 20 and KEDA 7."""
+"""Keys of one trigger, its foreign ones too: this scaler has 20 and KEDA 7."""
 _LONGEST_METADATA = 4000
 """Characters of the keys and values of this scaler together. All of them at their longest have less."""
 _LISTED = 8
@@ -98,7 +98,7 @@ _METADATA = "trigger metadata"
 
 
 def sources_of(annotation: str) -> Mapping[str, str]:
-    """By field of the policy. Empty for what cannot be read: it is shown, and nothing depends on it."""
+    """The source of each field of the policy. Empty for what cannot be read: it is shown, and nothing depends on it."""
     return _sources(annotation) if len(annotation) <= _LONGEST_SOURCES else {}
 
 

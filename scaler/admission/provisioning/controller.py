@@ -71,7 +71,7 @@ from scaler.kube.writes import is_written
 log = structlog.get_logger(__name__)
 
 _SECONDS = 5.0
-"""Of one tick. Steps for which there is no time are in the next plan."""
+"""What one tick may take. Steps for which there is no time are in the next plan."""
 _UNOWNED_FOR = timedelta(seconds=30)
 """How long a request may be without a Workload before it is removed. Watches of two kinds are never quite in step."""
 _PAUSES = Backoff(base=5.0, cap=300.0)
@@ -180,7 +180,7 @@ class ProvisioningController:
         """Since when requests have been without a Workload, by uid."""
 
     def refusals(self, now: datetime) -> dict[str, str]:
-        """By uid of a Workload, why its requests are not written until the pause after a refusal is over."""
+        """Why a Workload's requests are not written until the pause after a refusal is over, by its uid."""
         return {uid: each.message for uid, each in self._refusals.items() if now < each.until}
 
     async def execute(self, plan: AdmissionPlan, now: datetime) -> set[CheckKey]:

@@ -53,7 +53,7 @@ _SILENCE = timedelta(minutes=5)
 _EXPECTED_FOR = timedelta(minutes=10)
 """So long after the last condition nodes are expected. It is the time for which Cluster Autoscaler books."""
 _EXPECTED_AT_MOST = timedelta(hours=1)
-"""The same with an ETA, which may be postponed again and again."""
+"""How long one with an ETA is expected, which may be postponed again and again."""
 
 
 class RequestState(StrEnum):
@@ -112,7 +112,7 @@ class ObservedRequest:
     is_ending: bool = False
     """Whether it is being deleted."""
     updates: tuple[PodSetPatch, ...] = ()
-    """Of a provisioned one: what the gang's pods get to use it."""
+    """What the gang's pods get to use a request that is provisioned."""
     left_out: tuple[str, ...] = ()
     """What could not be given to them, and why."""
 
@@ -168,7 +168,7 @@ class ProvisioningInputs:
     """The request that its pods consume, by name; empty where it started without one."""
 
     def lacking(self, missing: Mapping[str, int], reuse: str) -> "ProvisioningInputs":
-        """The same where so many pods of each PodSet fit no node, and that is done to free GPUs."""
+        """The inputs where so many pods of each PodSet fit no node, and that is done to free GPUs."""
         return replace(self, missing=sum(missing.get(name, 0) for name in self.covered), reuse=reuse)
 
     def need(self, policy: ProvisioningPolicy, now: datetime) -> NodeNeed:

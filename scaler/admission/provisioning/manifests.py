@@ -45,7 +45,7 @@ from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
 Json = dict[str, Any]
 
 CONTENT_ANNOTATION = "idlegpu.io/content"
-"""Of a PodTemplate: a digest of what it is a template of, which tells whether one that exists already is right."""
+"""A digest of what a PodTemplate is a template of, which shows whether one that exists already is right."""
 
 _LONGEST_NAME = 253
 _SUFFIX = 6

@@ -138,7 +138,7 @@ def _check(check: Json) -> RenderableType:
 
 
 def _head(name: str, shown: Json, more: str) -> Text:
-    """Of a check or a request: its name, its state in colour, and since when."""
+    """The name of a check or a request, its state in colour, and since when."""
     state = shown["state"]
     return Text.assemble(name, "  ", (state, f"bold {_STATES.get(state, '')}"), f" since {shown['since'] or '?'}{more}")
 

@@ -44,7 +44,8 @@ def run_policy_test(client: ScalerClient, files: Sequence[Path]) -> int:
 
 
 def policies_in(file: Path) -> Iterator[AttachmentPolicy]:
-    """Of a file, of standard input (`-`), or of all YAML files of a folder, as `kubectl apply -f` reads them.
+    """The policies of a file, of standard input (`-`), or of all YAML files of a folder, as `kubectl apply -f` reads
+    them.
 
     Raises: ConfigurationError saying what is wrong, and in which document.
     """

@@ -23,21 +23,21 @@ class HookSettings(Section):
     timeout: Duration = timedelta(minutes=5)
     """How long a run may take, at most 1h. It keeps workloads running, and plans waiting, for so long."""
     url_file: Path | None = None
-    """Of a webhook: file that contains only its address."""
+    """File that contains only the address of a webhook."""
     key_file: Path | None = None
-    """Of a webhook: file with the key of the signature. None: it is not signed."""
+    """File with the key of a webhook's signature. None: it is not signed."""
     token_file: Path | None = None
-    """Of a webhook: file with a bearer token."""
+    """File with a bearer token for a webhook."""
     ca_file: Path | None = None
-    """Of a webhook: PEM file with certificate authorities of its server. None: those of the system."""
+    """PEM file with certificate authorities of a webhook's server. None: those of the system."""
     template_file: Path | None = None
-    """Of an object: file with its manifest in YAML, in whose texts names such as `$name` are filled in."""
+    """File with the manifest of an object in YAML, in whose texts names such as `$name` are filled in."""
     condition: str = ""
-    """Of an object: the type of a condition that becomes True, or a field of its status that becomes true."""
+    """Type of an object's condition that becomes True, or a field of its status that becomes true."""
     reason: str = ""
-    """Of an object: the reason that the condition has then. Empty: any."""
+    """Reason that an object's condition has then. Empty: any."""
     failure_condition: str = ""
-    """Of an object: the same as `condition`, for its failure."""
+    """Condition or field, as in `condition`, that says that an object has failed."""
 
     @field_validator("timeout")
     @classmethod

@@ -126,7 +126,7 @@ _SENTENCES = {
     "bool_type": "write true or false",
     "bool_parsing": "write true or false",
 }
-"""By a kind of problem of pydantic's, whose words are about its types."""
+"""What is said in place of pydantic's words, which are about its types, by the kind of the problem."""
 
 
 def _known_keys(section: tuple[int | str, ...]) -> list[str]:

@@ -115,7 +115,7 @@ class KubernetesSettings(Section):
     """The only namespaces to watch. Empty: all. With namespaces listed, no plans are made and no AdmissionChecks are
     reconciled."""
     timeout: Duration = timedelta(seconds=10)
-    """Of one request."""
+    """Longest time of one request."""
     max_view_age: Duration = timedelta(minutes=3)
     """If it is not known for this long that a watched kind is as it was, nothing is decided. A watch that is silent is
     replaced by a list, so with an API that answers this does not come to more than about two and a half minutes."""
@@ -145,7 +145,7 @@ class PrometheusSettings(Section):
     thanos: bool = False
     """Request deduplicated, complete, raw data (dedup, partial_response, max_source_resolution)."""
     timeout: Duration = timedelta(seconds=10)
-    """Of one read, including retries."""
+    """Longest time of one read, including retries."""
     attempts: int = Field(default=3, ge=1, le=10)
     """Maximum number of attempts of a request that fails with a transient error."""
     max_bytes: int = Field(default=256 * 2**20, ge=2**10)
@@ -177,7 +177,7 @@ class DcgmSettings(Section):
     endpoints: tuple[str, ...] = ()
     """URLs of dcgm-exporter endpoints to scrape directly, without Prometheus."""
     timeout: Duration = timedelta(seconds=5)
-    """Of one scrape."""
+    """Longest time of one scrape."""
 
 
 UtilisationUnit = Literal["ratio", "percent"]
@@ -433,7 +433,7 @@ class Settings(Section):
 
     @property
     def hook_timeouts(self) -> dict[str, timedelta]:
-        """By name."""
+        """Longest time of each hook, by name."""
         return {each.name: each.timeout for each in self.hooks}
 
     @field_validator("hooks")

@@ -41,14 +41,14 @@ class TargetSettings(Section):
     url_file: Path
     """File that contains only the address: `https://…` of a webhook, any address of Apprise, such as `mailtos://…`."""
     key_file: Path | None = None
-    """Of a webhook: file with the key of the signature. None: it is not signed."""
+    """File with the key of a webhook's signature. None: it is not signed."""
     token_file: Path | None = None
-    """Of a webhook: file with a bearer token."""
+    """File with a bearer token for a webhook."""
     ca_file: Path | None = None
     """PEM, of a webhook: certificate authorities of the server. None: those of the system."""
     owner_domains: tuple[str, ...] = ()
-    """Of mail by Apprise: an owner that is an address of one of these domains is written to, in place of those in the
-    address."""
+    """Domains of owners who are written to: an owner that is an address there gets mail by Apprise, in place of those
+    in the address."""
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "TargetSettings":
@@ -96,7 +96,7 @@ class NotificationSettings(Section):
     per_owner_per_hour: int = Field(default=6, ge=1)
     """Maximum number of messages to an owner by one target within an hour. What exceeds it joins the next one."""
     timeout: Duration = timedelta(seconds=10)
-    """Of one attempt."""
+    """Longest time of one attempt."""
     retry: RetrySettings = RetrySettings()
     links: LinkSettings | None = None
     """None: messages have no links, and the path /answer does not exist."""
