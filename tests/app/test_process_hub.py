@@ -20,7 +20,7 @@ from scaler.app.process import Runtime
 from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_OFFER, JOB, POD, SCALABLE_WORKLOAD, WORKLOAD
 
 TEAM = "ml"
-TRIGGER = {"idleAfter": "2s", "warmUp": "0s"}
+TRIGGER = {"idleAfter": "5s", "warmUp": "0s"}
 QUICK = KedaTiming(polling=timedelta(seconds=0.2), push_backoff=timedelta(seconds=0.2))
 
 
@@ -60,7 +60,7 @@ async def test_a_dispatched_job_is_suspended_on_the_hub_by_what_its_gpus_do_on_t
             asked = worker.find(CLUSTER_OFFER, "", "hub")
             assert asked is not None
             [entry] = [each for each in asked["spec"]["workloads"] if "policy" in each]
-            assert entry["policy"] == {"idleAfter": "2s", "warmUp": "0s", "activeAbove": 0.01, "gpus": "all"}
+            assert entry["policy"] == {"idleAfter": "5s", "warmUp": "0s", "activeAbove": 0.01, "gpus": "all"}
 
             worker.fleet.set_activity(TEAM, "gang-*", 0.0)
             await hub.wait_for(lambda: status().get("phase") == "Suspended", "its suspension", within=SECONDS)

@@ -38,9 +38,19 @@ def test_rules_are_well_formed() -> None:
     assert ran.returncode == 0, ran.stderr + ran.stdout
 
 
+LONG = {"GPUPodIdle", "GPUsIdleInNamespace", "IdleCostOverBudget", "IdleGPUsWhileGangsWait", "NoLeader"}
+"""Alerts whose tests take seconds, since they evaluate all rules for hours or in many tests."""
+
+
 @needs_promtool
 @pytest.mark.prometheus
-@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.name)
+@pytest.mark.parametrize(
+    "test",
+    [
+        pytest.param(each, id=each.name, marks=[pytest.mark.slow] if each.name.partition(".")[0] in LONG else [])
+        for each in TESTS
+    ],
+)
 def test_alerts_fire_when_they_should_and_not_beside_that(test: Path) -> None:
     ran = promtool("test", "rules", str(test))
     assert ran.returncode == 0, ran.stderr + ran.stdout

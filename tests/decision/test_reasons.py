@@ -68,9 +68,9 @@ def test_a_list_of_reasons_is_found() -> None:
 def test_no_module_keeps_a_list_of_reasons_beside_the_tables() -> None:
     found = []
     for path in sorted(ROOT.glob("scaler/**/*.py")):
-        name, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+        name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
         own = TABLES.get(name, set())
-        for node in tree.body:
+        for node in ast.parse(text).body if any(f"{each}." in text for each in WORDS) else ():
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in own:
                 continue
             found += [f"{name}:{line}" for line in lists_of_reasons(node)]
