@@ -66,7 +66,8 @@ class ServerTls:
         """None: every client that connects is allowed."""
 
     def credentials(self) -> grpc.ServerCredentials:
-        """Of one port. Ports must not share them: gRPC's question is about what is new since it last asked."""
+        """The credentials of one port. Ports must not share them: gRPC's question is about what is new since it last
+        asked."""
         first = self._rotation.material
         return grpc.dynamic_ssl_server_credentials(
             _configuration(first), self._changes_since(first), require_client_authentication=self._rotation.is_mutual
@@ -160,7 +161,7 @@ class ExternalScalerServer:
 
 
 class _ReadableOnly(grpc.aio.ServerInterceptor):
-    """Of methods that take one message; a stream of messages is left to its own method."""
+    """An interceptor for methods that take one message; a stream of messages is left to its own method."""
 
     def __init__(self, observe: Observe) -> None:
         self._observe = observe

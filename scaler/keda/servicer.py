@@ -64,8 +64,8 @@ T = TypeVar("T")
 
 
 Observe = Callable[[str, str, float], None]
-"""Of an RPC that is over its method, the name of its gRPC status (`CANCELLED` is a client that went away), and how many
-seconds it took; of a stream, its whole life."""
+"""Called with the method of an RPC that is over, the name of its gRPC status (`CANCELLED` is a client that went away),
+and how many seconds it took; for a stream these are its whole life."""
 
 
 class _Refusal(NamedTuple):

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 
 class Operator(StrEnum):
-    """Of a requirement."""
+    """The operator of a requirement."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -66,7 +66,7 @@ Term = tuple[NodeRequirement, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """Of a node or a ResourceFlavor; decoded from the API as it is."""
+    """A taint of a node or a ResourceFlavor; decoded from the API as it is."""
 
     key: str = ""
     value: str = ""
@@ -110,7 +110,7 @@ class NodeSelection:
 
 
 ANYWHERE = NodeSelection(labels=MappingProxyType({}))
-"""Of a pod that demands nothing."""
+"""The selection of a pod that demands nothing."""
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:

@@ -35,7 +35,7 @@ _BACKOFF = Backoff(base=0.2, cap=2.0)
 PAGE_SIZE = 500
 """Objects per page, at most."""
 FIRST_PAGE_SIZE = 100
-"""Of the first page: how large the objects are is not known yet."""
+"""Objects of the first page: how large they are is not known yet."""
 PAGE_BYTES = 2_000_000
 """What a page should not exceed by much: while it is decoded, a few milliseconds, nothing else runs."""
 

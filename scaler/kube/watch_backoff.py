@@ -56,8 +56,8 @@ class WatchTiming:
     slack: float = 15.0
     """A connection that is silent for this much longer than the watch was asked to last is given up."""
     bookmark_silence: float = 90.0
-    """The same for a server that has sent bookmarks. They come about once a minute where etcd reports its progress;
-    by default it does every 10 minutes, and where nothing happens none comes in between."""
+    """How long a server may be silent that has sent bookmarks. They come about once a minute where etcd reports its
+    progress; by default it does every 10 minutes, and where nothing happens none comes in between."""
     quiet: float = 45.0
     """A watch is not opened where nothing was heard for this long before: there is a list first. Together with the
     silence of an open watch that is two and a quarter minutes, which leaves a list its time within `maxViewAge`."""

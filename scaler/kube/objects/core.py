@@ -239,7 +239,7 @@ class PodSpec(Struct, frozen=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: ResourceRequirements | None = None
-    """Of the pod as a whole; where given, these count instead of the sum over the containers."""
+    """The resources of the pod as a whole; where given, these count instead of the sum over the containers."""
     overhead: dict[str, Quantity] = {}
     scheduling_gates: tuple[object, ...] = ()
     """No scheduler looks at the pod while there are any."""

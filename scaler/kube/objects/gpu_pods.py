@@ -107,7 +107,7 @@ def gpu_pod(pod: objects.Pod, resources: GpuResources) -> core.GpuPod:
 
 
 _States = Mapping[str, objects.ContainerState]
-"""By the container's name; without those that have not been created."""
+"""States by the container's name, without those that have not been created."""
 
 
 def _running_since(spec: objects.PodSpec, holders: Sequence[objects.Container], states: _States) -> datetime | None:

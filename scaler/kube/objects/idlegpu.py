@@ -32,7 +32,7 @@ class ScalableWorkloadSpec(Struct, frozen=True):
     actuator: str = "KEDA"
     """Who changes `replicas`: KEDA, or Direct for the leader itself."""
     trigger_metadata: dict[str, str] = field(default_factory=dict)
-    """Of one that is scaled directly: what a ScaledObject's trigger would say."""
+    """What a ScaledObject's trigger would say, of one that is scaled directly."""
 
 
 class GrantStatus(Struct, frozen=True):
@@ -99,7 +99,7 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     keep_until: datetime | None = None
     conditions: tuple[Condition, ...] = ()
     evidence: tuple[Raw, ...] = ()
-    """By GPU, as it stands in the API: only its writer passes it on."""
+    """The evidence by GPU, as it stands in the API: only its writer passes it on."""
     state: str = ""
     history: tuple[Raw, ...] = ()
     """The states before, the newest last, as they stand in the API."""
@@ -174,7 +174,7 @@ class ReclaimPolicy(Struct, frozen=True):
 
 class JobSelector(Struct, frozen=True):
     namespaces: LabelSelector | None = None
-    """By their labels; of a ClusterIdlePolicy only."""
+    """Namespaces by their labels, for a ClusterIdlePolicy only."""
     kinds: tuple[str, ...] = ()
     labels: LabelSelector | None = None
     queues: tuple[str, ...] = ()

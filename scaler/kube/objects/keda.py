@@ -128,7 +128,8 @@ class Service(Struct, frozen=True):
 
 class TriggerAuthentication(Struct, frozen=True):
     spec: dict[str, Any] = field(default_factory=dict)
-    """By source (`secretTargetRef`, `azureKeyVault`, …): what it gives, each with the `parameter` that it is for."""
+    """Parameters by source (`secretTargetRef`, `azureKeyVault`, …): what it gives, each with the `parameter` that it is
+    for."""
 
 
 class Secret(Struct, frozen=True):

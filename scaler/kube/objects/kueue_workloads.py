@@ -104,7 +104,7 @@ class PodSetAssignment(Struct, frozen=True):
     """None, which no current Kueue writes, means all pods of the PodSet."""
     flavors: dict[str, str] = field(default_factory=dict)
     resource_usage: dict[str, Quantity] = field(default_factory=dict)
-    """Of the whole PodSet, not of one pod."""
+    """The usage of the whole PodSet, not of one pod."""
     topology_assignment: TopologyAssignment | None = None
     delayed_topology_request: str = ""
 
@@ -145,7 +145,7 @@ class PodSetRequest(Struct, frozen=True):
 
     name: str = ""
     resources: dict[str, Quantity] = field(default_factory=dict)
-    """Of all its pods together."""
+    """What all its pods take together."""
 
 
 class PreemptionGateState(Struct, frozen=True):

@@ -123,7 +123,7 @@ class OfferRequest(Struct, frozen=True, omit_defaults=True):
 
 
 class OfferPolicy(Struct, frozen=True, omit_defaults=True):
-    """By what the GPUs of a Workload are judged."""
+    """The policy by which the GPUs of a Workload are judged."""
 
     idle_after: str = ""
     warm_up: str = ""
@@ -137,7 +137,7 @@ class OfferedWorkload(Struct, frozen=True, omit_defaults=True):
     namespace: str
     name: str
     uid: str
-    """Of the hub's object."""
+    """Uid of the hub's object."""
     reclaim: bool = False
     """Whether idle workloads of this cluster may be suspended for it; at most one cluster has this."""
     nominated_at: datetime | None = None
@@ -186,7 +186,7 @@ class WorkloadOffer(Struct, frozen=True, omit_defaults=True):
     fit: str = ""
     """Free, Reclaim, Nodes, Wait, Never or Unknown; empty where that was not asked."""
     cost: int | None = None
-    """Of the plan, in thousandths."""
+    """Cost of the plan, in thousandths."""
     victims: tuple[str, ...] = ()
     free_after: int | None = None
     """GPUs that remain free in its ClusterQueue once it has started."""

@@ -69,7 +69,7 @@ def _read(quantity: str | int) -> tuple[Fraction, str]:
 
 @lru_cache(maxsize=4096)
 def canonical(quantity: str | int) -> str:
-    """The same text for all quantities that Kubernetes writes alike, whatever their owners wrote.
+    """The one text for all quantities that Kubernetes writes alike, whatever their owners wrote.
 
     `1000m` is alike `1`, and `1024Mi` is alike `1Gi`; `1073741824` is not. One with an exponent is alike itself only.
 

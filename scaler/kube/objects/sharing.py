@@ -30,7 +30,7 @@ def shared_time(time: datetime | None) -> datetime | None:
 
 
 def shared_texts(texts: dict[str, str]) -> dict[str, str]:
-    """Of labels and the like."""
+    """The texts of labels and the like, each of them once in memory."""
     return _texts(tuple(texts.items()))
 
 

@@ -6,7 +6,7 @@ from scaler.kube.objects.scaled_kinds import PodTemplateSpec, TemplatePodSpec
 
 
 class Predictor(TemplatePodSpec, frozen=True):
-    """Of an InferenceService: a pod spec with more fields."""
+    """The predictor of an InferenceService: a pod spec with more fields."""
 
     min_replicas: int | None = None
     model: Container | None = None
@@ -16,15 +16,15 @@ class Predictor(TemplatePodSpec, frozen=True):
 
 class SwitchedSpec(Struct, frozen=True):
     template: PodTemplateSpec = PodTemplateSpec()
-    """Of a Notebook."""
+    """The pods of a Notebook."""
     predictor: Predictor = Predictor()
-    """Of an InferenceService."""
+    """The pods of an InferenceService."""
 
 
 class SwitchedStatus(Struct, frozen=True):
     conditions: tuple[Condition, ...] = ()
     deployment_mode: str = ""
-    """Of an InferenceService, since KServe 0.15."""
+    """The mode of an InferenceService, since KServe 0.15."""
 
 
 class SwitchedObject(Struct, frozen=True):

@@ -1,1 +1,1 @@
-"""Of the hub: which cluster is each Workload nominated for, and what do the workers say of those that run there?"""
+"""The hub's part: which cluster is each Workload nominated for, and what do the workers say of those that run there?"""

@@ -22,7 +22,7 @@ from scaler.targets.scale_subresources import is_scalable_workload
 
 
 def judged_workloads(evaluation: Evaluation | None, cluster: ClusterState) -> Mapping[str, Sequence[OfferedWorkload]]:
-    """By worker cluster; without an evaluation none is known."""
+    """The dispatched Workloads that are judged, by worker cluster; without an evaluation none is known."""
     found: defaultdict[str, dict[str, OfferedWorkload]] = defaultdict(dict)
     for workload, policy in _scaled(evaluation, cluster) if evaluation is not None else ():
         metadata = workload.metadata

@@ -39,10 +39,10 @@ from scaler.kube.objects.multikueue import ClusterOfferStatus, OfferPolicy, Work
 from scaler.targets.target_state import ObservedWorkload
 
 _JITTER = timedelta(seconds=5)
-"""By which the time that a status takes to arrive may differ without being another one."""
+"""Time by which the way of a status may differ without being another one."""
 _EARLIER_RUN = timedelta(minutes=1)
-"""By which pods may seem to have started before Kueue admitted their Workload on the hub: its clock may be apart from
-the one here, and times are in whole seconds."""
+"""Time by which pods may seem to have started before Kueue admitted their Workload on the hub: its clock may be apart
+from the one here, and times are in whole seconds."""
 
 
 class HeardOffer(Protocol):
@@ -77,9 +77,9 @@ class RemoteAnswers:
 
     workers: HeardWorkers
     _ahead: dict[str, timedelta] = field(default_factory=dict, init=False)
-    """By worker, how far the clock here is ahead of its clock, the way of a status included."""
+    """How far the clock here is ahead of each worker's, the way of a status included."""
     _read: dict[str, tuple[ClusterOfferStatus, Mapping[str, RemoteAnswer]]] = field(default_factory=dict, init=False)
-    """By worker, its status as it was read last, and what it says by uid of the Workload."""
+    """The status of each worker as it was read last, and what it says by uid of the Workload."""
 
     def of(self, workload: ObservedWorkload) -> RemoteAnswer | Unknown:
         name, worker = workload.cluster, self.workers.get(workload.cluster)
@@ -98,7 +98,7 @@ class RemoteAnswers:
     def _answers(
         self, name: str, status: ClusterOfferStatus, observed_at: datetime, received_at: datetime
     ) -> Mapping[str, RemoteAnswer]:
-        """By uid of the Workload. A status is read once."""
+        """The answers by uid of the Workload. A status is read once."""
         known = self._read.get(name)
         if known is not None and known[0] is status:
             return known[1]
@@ -174,7 +174,7 @@ class _Gpu(msgspec.Struct, omit_defaults=True):
 
 
 class _Evidence(Sequence[Mapping[str, Any]]):
-    """By GPU, without what cannot be read. Read when it is looked at, which is seldom."""
+    """The evidence by GPU, without what cannot be read. It is read when it is looked at, which is seldom."""
 
     __slots__ = ("_raw",)
 

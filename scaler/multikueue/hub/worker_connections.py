@@ -46,7 +46,7 @@ _SECRET_S = 60.0
 """Between two looks at a Secret."""
 _RETRY = Backoff(base=1.0, cap=30.0)
 _SOON = Backoff(base=0.05, cap=5.0)
-"""The same after a conflict: the worker renews its status in the same object."""
+"""The wait after a conflict: the worker renews its status in the same object."""
 _MOST_FAILURES = 3
 """Writes that fail in a row before the worker counts as one that cannot be written to."""
 _NOT_YET = "not connected yet"
@@ -83,7 +83,7 @@ class WorkerConnection:
     """The connection to one worker. `changed` is called when what is known of it has changed."""
 
     name: str
-    """Of its MultiKueueCluster."""
+    """The name of its MultiKueueCluster."""
     offer_name: str
     kubeconfig: Callable[[], Awaitable[bytes]]
     """Reads it. Raises: KubeError, ConfigurationError."""
@@ -295,7 +295,7 @@ class WorkerConnections:
         self._subscribers.append(callback)
 
     def get(self, name: str) -> WorkerConnection | None:
-        """Of the MultiKueueCluster of that name."""
+        """The connection to the MultiKueueCluster of that name."""
         return self.connections.get(name)
 
     async def run(self) -> None:

@@ -27,7 +27,7 @@ from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterOfferStatus, OfferedWorkload, WorkloadOffer
 
 _LONGEST_LIFE = timedelta(minutes=10)
-"""Of a status, whatever it says of itself."""
+"""Longest time for which a status holds, whatever it says itself."""
 
 OfferEntries = tuple[OfferedWorkload, ...]
 

@@ -79,7 +79,7 @@ class CopyVerdicts:
     """What the last verdicts leave to know of their quiet."""
 
     async def verdicts(self, entries: Iterable[OfferedWorkload], at: datetime) -> Mapping[EntryKey, WorkloadOffer]:
-        """Of all that have a policy, as of the evaluation of that instant."""
+        """The verdicts on all that have a policy, as of the evaluation of that instant."""
         asked, turns, found = [each for each in entries if each.policy is not None], Turns(), {}
         shown = min(EVIDENCE_LIMIT, max(1, _MOST_EVIDENCE // max(1, len(asked))))
         for each in asked:

@@ -45,7 +45,8 @@ from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanningTree, Pla
 from scaler.reclaim.search.wake_problem import as_it_is
 
 _STEPS = 1_000
-"""Of a search: a twentieth of the planner's. There are many requests, and more steps seldom find a cheaper plan."""
+"""Steps of one search: a twentieth of the planner's. There are many requests, and more steps seldom find a cheaper
+plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class FitAnswer:
     fit: Fit
     message: str
     cost: int | None = None
-    """Of the plan, in thousandths."""
+    """Cost of the plan, in thousandths."""
     victims: tuple[str, ...] = ()
     free_after: int | None = None
     """GPUs that remain free in its ClusterQueue once it has started."""
@@ -68,7 +69,7 @@ class FitQuestion:
     capacity: Capacity | None = None
     """What nodes have free, also where plans do not ask; None where that is not known and need not be."""
     left: Capacity | None = None
-    """The same once all pods run that have quota; None where they do already, or it is not known."""
+    """What is left once all pods run that have quota; None where they do already, or it is not known."""
     adds_nodes: str = ""
     """What adds nodes where they lack, in words; empty where nothing does."""
     reuses_nodes: bool = False
@@ -78,7 +79,7 @@ class FitQuestion:
 
 
 def queued(request: PlanRequest) -> PlanRequest:
-    """The same with the Workload among those that wait, where it is not."""
+    """The request with the Workload among those that wait, where it is not."""
     tree, gang = request.planning_tree, request.gang
     name = tree.world.cluster_queue_of(gang)
     line = tree.pending.get(name, ())
@@ -115,7 +116,7 @@ _REFUSALS = {
 
 
 def _on_nodes(request: PlanRequest, capacity: Capacity | None) -> PlanRequest:
-    """The same with a look at these nodes, where plans leave them to others; the very same where they do not."""
+    """The request with a look at these nodes, where plans leave them to others; unchanged where they do not."""
     tree = request.planning_tree
     is_seen = tree.capacity is not None or capacity is None
     return request if is_seen else replace(request, planning_tree=replace(tree, capacity=capacity))
@@ -131,7 +132,7 @@ def _admission_now(request: PlanRequest) -> PredictedAdmission | None:
 
 
 def _free(request: PlanRequest, admission: PredictedAdmission, question: FitQuestion) -> FitAnswer:
-    """Of one that gets in now. Its nodes may be promised to pods that have quota already."""
+    """The answer for one that gets in now. Its nodes may be promised to pods that have quota already."""
     if question.left is not None and not fits(_demands(request, admission.holder), question.left):
         if question.adds_nodes:
             return FitAnswer(fit=Fit.NODES, message=question.adds_nodes)

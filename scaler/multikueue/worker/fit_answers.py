@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 LONGEST_PATIENCE = timedelta(seconds=4)
 _MOST_PODS = 100_000
-"""Of one PodSet: far more than any cluster runs."""
+"""Pods of one PodSet: far more than any cluster runs."""
 _NOT_YET = FitAnswer(fit=Fit.UNKNOWN, message="not computed yet for the present state")
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -69,7 +69,7 @@ class _Present:
     capacity: Capacity | None
     """What nodes have free, also where plans do not ask; None where that is not known."""
     left: Capacity | None
-    """The same once all pods run that have quota; None where they do already, or it is not known."""
+    """What is left once all pods run that have quota; None where they do already, or it is not known."""
 
     def plan_for(self, gang: QuotaWorkload | None) -> ActivePlan | None:
         return next((each for each in self.plans if gang is not None and each.grant.gang_uid == gang.uid), None)
@@ -109,7 +109,7 @@ class FitAnswers:
     async def answers(
         self, state: PlanningSnapshot, entries: Iterable[OfferedWorkload]
     ) -> Mapping[EntryKey, FitAnswer]:
-        """By entry, of all that have a request."""
+        """The answers by entry, for all that have a request."""
         asked = {entry_key(each): each for each in entries if each.request is not None}
         self._forget_others(asked)
         if not asked:

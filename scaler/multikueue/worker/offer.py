@@ -55,7 +55,7 @@ class OfferInputs:
     leaving: Collection[str] = frozenset()
     """Keys of Workloads that are being suspended anyway."""
     models: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Of the GPUs of Workloads, by key, as far as they were seen."""
+    """The models of the GPUs of Workloads, by key, as far as they were seen."""
     capacity: Capacity | None = None
     """What nodes have free; None where that does not matter."""
 
@@ -122,7 +122,8 @@ def _held(queue: QueueNode, workloads: Collection[str]) -> Counter[FlavorResourc
 
 
 def _models(queue: QueueNode, inputs: OfferInputs) -> Mapping[FlavorResource, set[str]]:
-    """By flavor. Of a Workload with GPUs of several flavors it is not known which of them has which model."""
+    """The models by flavor. Where a Workload has GPUs of several flavors, it is not known which of them has which
+    model."""
     found: dict[FlavorResource, set[str]] = {}
     for key, workload in queue.workloads.items():
         flavors = [each for each, amount in workload.held.usage.items() if amount and inputs.is_gpu(each.resource)]

@@ -62,9 +62,9 @@ class OfferReport:
     unknown: str = ""
     """Why nothing could be said; empty where it could."""
     fits: Collection[FitAnswer] = ()
-    """Of all requests."""
+    """The answers to all requests."""
     verdicts: Collection[WorkloadOffer] = ()
-    """Of all that a hub has judged here."""
+    """The verdicts on all that a hub has judged here."""
 
 
 @dataclass(kw_only=True)
@@ -84,7 +84,7 @@ class OfferController:
     models: Callable[[GpuPod], Collection[str]]
     observe: Callable[[OfferReport], None] = lambda _: None
     _answered: dict[str, datetime] = field(default_factory=dict, init=False)
-    """By uid, which evaluation the status is of that was written last."""
+    """The evaluation that the status written last is of, by uid."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
@@ -184,7 +184,7 @@ class OfferController:
         )
 
     async def _models(self, state: PlanningSnapshot) -> Mapping[str, Collection[str]]:
-        """Of the GPUs of Workloads with quota, by key."""
+        """The models of the GPUs of Workloads with quota, by key."""
         cluster, turns, found = self.planning.cluster, Turns(), dict[str, Collection[str]]()
         for each in [*state.snapshot.reserved]:
             workload = cluster.workloads.get(each.namespace, each.name)

@@ -52,7 +52,7 @@ def _missing(
 
 
 def _gpus(assignment: QuotaPodSetAssignment, is_gpu: Callable[[str], bool]) -> int:
-    """Of one of its pods."""
+    """GPUs of one of its pods."""
     return sum(amount for name, amount in assignment.usage.items() if is_gpu(name)) // assignment.count
 
 

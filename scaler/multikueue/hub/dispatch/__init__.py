@@ -1,1 +1,1 @@
-"""Of the hub: for which cluster is each Workload nominated?"""
+"""The hub's part: for which cluster is each Workload nominated?"""

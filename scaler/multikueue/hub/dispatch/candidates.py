@@ -44,7 +44,7 @@ class HubCluster:
     managed_cluster: str
     is_active: bool
     message: str = ""
-    """Of its condition Active."""
+    """The message of its condition Active."""
     inactive_since: datetime | None = None
 
 

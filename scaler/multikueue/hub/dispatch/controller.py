@@ -55,7 +55,7 @@ _WRITES_AT_ONCE = 8
 _CHECKED_EVERY = timedelta(minutes=10)
 _RETRIED_EVERY = timedelta(minutes=1)
 _STATUS_WITHIN = timedelta(minutes=1)
-"""Of a worker being read: until then its status is expected."""
+"""Time from when a worker is first read: until then its status is expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Dispatcher:
     planner: DispatchPlanner
     recorder: EventRecorder
     judged: Callable[[], JudgedWorkloads] = nothing_judged
-    """By worker: the dispatched Workloads that are judged, with their `policy`."""
+    """The dispatched Workloads that are judged, with their `policy`, by worker."""
     scores: PlacementScores | None = None
     observe: Callable[[DispatchReport], None] = lambda _: None
     clock: Clock = SYSTEM_CLOCK
@@ -106,9 +106,9 @@ class Dispatcher:
     _preflight: Preflight = field(default=NOT_TRIED, init=False)
     _checked_at: datetime | None = field(default=None, init=False)
     _written: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
-    """By uid, the nomination that was written upon which resourceVersion: until the copy has another one."""
+    """The nomination that was written upon which resourceVersion, by uid: until the copy has another one."""
     _told: dict[str, str] = field(default_factory=dict, init=False)
-    """By uid, the reason of which its last Event told."""
+    """The reason of the last Event, by uid of the Workload."""
 
     def wake(self) -> None:
         self.woken.set()

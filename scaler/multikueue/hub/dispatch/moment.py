@@ -29,13 +29,13 @@ from scaler.multikueue.hub.dispatch.ranking import ClusterAnswer, GivenRoom, Ran
 from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, WaitingWorkload
 
 _ANSWERS_WITHIN = timedelta(minutes=1)
-"""Of being asked; what a worker has not said by then is Unknown."""
+"""Time from when a worker is asked; what it has not answered by then is Unknown."""
 _TURN = 2 * _ANSWERS_WITHIN
 """For how long a Workload is asked about at least, where they take turns."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 GivenRooms = Mapping[tuple[str, str], tuple[GivenRoom, ...]]
-"""By cluster and ClusterQueue."""
+"""What rooms were given, by cluster and ClusterQueue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class WorkerView:
     problem: str = ""
     """Why its spec is not known now; empty where it is."""
     nominated_at: Mapping[str, datetime] = field(default_factory=dict)
-    """By uid, since when Workloads are nominated for it by its spec as last confirmed."""
+    """Since when Workloads are nominated for it by its spec as last confirmed, by uid."""
     may_reclaim: Collection[str] = frozenset()
     """Uids of the Workloads for which it may reclaim, as far as is known."""
     was_read: bool = True
     answers: Mapping[str, WorkloadOffer] = field(default_factory=dict)
-    """By uid; none where its status is not fresh."""
+    """The answers by uid; none where its status is not fresh."""
     silence: str = ""
     """Why it does not answer; empty where its status is fresh, or is expected to be soon."""
     received_at: datetime | None = None
@@ -65,11 +65,11 @@ class DispatchMemory:
     """What a restart may lose: it makes some wait a little longer, or be sent for room that another one gets."""
 
     asked_since: Mapping[str, datetime] = field(default_factory=dict)
-    """By uid."""
+    """Since when each Workload is asked about, by uid."""
     last_asked: Mapping[str, datetime] = field(default_factory=dict)
-    """By uid, also of those that are not asked about now."""
+    """When each was asked about last, by uid; also those that are not asked about now."""
     nominated_at: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)
-    """By uid and cluster, when this process has nominated it there last."""
+    """When this process has nominated a Workload for a cluster last, by uid and cluster."""
     fits_nowhere: frozenset[str] = frozenset()
     """Uids of those of which all clusters said so when they were asked last."""
     given: GivenRooms = field(default_factory=dict)
@@ -93,7 +93,7 @@ class DispatchMoment:
     times: Mapping[str, Mapping[str, datetime]]
     """When Workloads were nominated for workers by the specs of these, by uid and cluster."""
     reclaiming: Mapping[str, Collection[str]]
-    """By uid, the workers that may reclaim for it by what is known of their specs."""
+    """The workers that may reclaim for a Workload by what is known of their specs, by its uid."""
     unread: Mapping[str, datetime]
     """Workers of which nothing is known, by since when they are not Active."""
 

@@ -43,7 +43,7 @@ from scaler.multikueue.hub.dispatch.ranking import GIVES_ROOM, GivenRoom, Rankin
 from scaler.multikueue.hub.dispatch.waiting import WaitingWorkload
 
 JudgedWorkloads = Mapping[str, Sequence[OfferedWorkload]]
-"""By worker: dispatched Workloads with the `policy` that they are judged by."""
+"""Dispatched Workloads with the `policy` that they are judged by, by worker."""
 NOMINATING = "Nominating"
 T = TypeVar("T")
 _WORKLOADS_PER_TURN = 32
@@ -51,7 +51,7 @@ _WORKLOADS_PER_TURN = 32
 _REMEMBERED = timedelta(minutes=10)
 """How long it is remembered that room was given: longer than any status lives."""
 OfferSpecs = Mapping[str, tuple[OfferedWorkload, ...]]
-"""By worker, what its ClusterOffer is to say."""
+"""What each worker's ClusterOffer is to say."""
 
 
 @dataclass(frozen=True, kw_only=True)

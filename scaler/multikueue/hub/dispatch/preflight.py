@@ -79,7 +79,7 @@ class FieldOwners:
 
 
 async def preflight(api: ProbeApi, namespace: str, name: str) -> Preflight:
-    """By a Workload that waits for a cluster. Raises: KubeError where this replica does not lead."""
+    """What a Workload that waits for a cluster shows of nominations. Raises: KubeError where this replica does not lead."""
     path = WORKLOAD.path(namespace, name)
     try:
         owners = field_owners(msgspec.json.decode(await api.get(path)))
@@ -111,7 +111,8 @@ def judged(status: int, said: str, owners: FieldOwners) -> Preflight:
 
 
 def field_owners(workload: Mapping[str, Any]) -> FieldOwners:
-    """Of nominations only where there are any: an empty list is what the policy leaves, in Kueue's name."""
+    """Who owns the nominations, among other fields, where there are any: an empty list is what the policy leaves, in
+    Kueue's name."""
     entries: Sequence[Mapping[str, Any]] = workload["metadata"].get("managedFields") or ()
     has_nominations = (workload.get("status") or {}).get("nominatedClusterNames")
     return FieldOwners(

@@ -42,7 +42,7 @@ class ClusterAnswer:
 
     fit: Fit = Fit.UNKNOWN
     cost: int | None = None
-    """Of its plan, in thousandths."""
+    """Cost of its plan, in thousandths."""
     free_after: int | None = None
     victims: tuple[str, ...] = ()
     message: str = ""

@@ -59,7 +59,7 @@ class PlacementScores:
     api: WriteApi
     maximum: int
     _written: dict[str, tuple[Scores, datetime, datetime]] = field(default_factory=dict, init=False)
-    """By ManagedCluster: the scores, when they were written, and until when they hold."""
+    """The scores of each ManagedCluster, when they were written, and until when they hold."""
     _retry_at: dict[str, datetime] = field(default_factory=dict, init=False)
 
     async def publish(self, cluster: str, status: ClusterOfferStatus | None, now: datetime) -> None:

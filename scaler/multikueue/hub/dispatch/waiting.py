@@ -42,7 +42,7 @@ _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 
 def dispatch_indexes() -> dict[str, Index[Workload]]:
-    """Of the Workloads that have quota, and a check that is Pending."""
+    """Indexes that find the Workloads that have quota and a check that is Pending."""
 
     return {_WAITS: lambda workload: [_WAITS] if waits_for_check(workload) else []}
 
@@ -92,7 +92,7 @@ class HubObjects:
     configs: ObjectLister[MultiKueueConfig]
     clusters: ObjectLister[MultiKueueCluster]
     decisions: tuple[ObjectLister[PlacementDecision], ...]
-    """Of every API that has some."""
+    """The PlacementDecisions of every API that has some."""
     local_queues: ObjectLister[LocalQueue]
 
     @property
@@ -154,7 +154,8 @@ _Question: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterStandings:
-    """Of one moment: every question is answered once, since thousands of Workloads ask few different ones."""
+    """What clusters answer at one moment: every question is answered once, since thousands of Workloads ask few
+    different ones."""
 
     objects: HubObjects
     clusters: Mapping[str, HubCluster]
