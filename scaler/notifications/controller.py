@@ -73,10 +73,10 @@ class NotificationController:
         self._clock = clock
         self._schedule = Schedule(configured.limits)
         self._marks: dict[tuple[str, str], Mark] = {}
-        """By (uid, target): delivered by this process, and not seen in the API yet."""
+        """Marks that this process has written and not seen in the API yet, by (uid, target)."""
         self._at_once = asyncio.Semaphore(_MOST_AT_ONCE)
         self._waiting: dict[str, Notice] = {}
-        """By id."""
+        """The notices that wait, by id."""
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -21,7 +21,7 @@ _MOST_GPUS = 64
 
 class LinkMaker(Protocol):
     def __call__(self, notice: Notice, source: Source, now: datetime, policy: Policy | None) -> dict[str, str]:
-        """By what they do."""
+        """The links by what they do."""
 
 
 class DetailsReader:

@@ -58,7 +58,8 @@ def sparklines(
     end: datetime,
     length: timedelta,
 ) -> tuple[Sparkline, ...]:
-    """Of every signal that has a sample in the time before `end`. Shape: `BUCKETS` parts of it, the oldest first."""
+    """A line for every signal that has a sample in the time before `end`. Shape: `BUCKETS` parts of it, the oldest
+    first."""
     part = length / BUCKETS
     ends = [end - part * (BUCKETS - 1 - number) for number in range(BUCKETS)]
     found = []

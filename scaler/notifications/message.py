@@ -27,11 +27,11 @@ class Details:
     gpus: int = 0
     signals: tuple[Sparkline, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
-    """By what they do: `keep`, `exclude` or `wake`."""
+    """The links by what they do: `keep`, `exclude` or `wake`."""
 
 
 DetailsOf = Mapping[str, Details]
-"""By the id of the notice."""
+"""The details by the id of the notice."""
 
 
 def content(message: Message, details: DetailsOf) -> Content:

@@ -37,10 +37,10 @@ class NotifiedWorkload:
 
     namespace: str
     name: str
-    """Of its ScaledObject."""
+    """Name of its ScaledObject."""
     uid: str
     kind: str
-    """Of what is scaled, such as ScalableWorkload or Deployment, and its name."""
+    """Kind of what is scaled, such as ScalableWorkload or Deployment, and its name."""
     target_name: str
     owner: str
     targets: tuple[str, ...]
@@ -67,7 +67,7 @@ class Notice:
 
     @property
     def id(self) -> str:
-        """The same in every process, and of no other notice."""
+        """An id that is equal in every process, and is no other notice's."""
         return _digest(self.workload.uid, str(timestamp(self.line.at)), self.line.state, self.target)
 
     @property
@@ -77,7 +77,7 @@ class Notice:
 
 
 def message_id(notices: Sequence[Notice]) -> str:
-    """Of a message with these notices: the same for the same ones."""
+    """The id of a message with these notices: one and the same for the same ones."""
     return _digest(*(each.id for each in notices))
 
 

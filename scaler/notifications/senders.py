@@ -19,7 +19,7 @@ class TargetConfig(Receiver):
     name: str
     kind: str
     owner_domains: tuple[str, ...] = ()
-    """Of mail: domains of owners' addresses that may be written to."""
+    """Domains of owners' addresses that mails may be sent to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,5 +53,5 @@ def target_kinds() -> list[str]:
 
 
 def target_kind(name: str) -> TargetKind:
-    """Of one of `target_kinds`."""
+    """The class of one of `target_kinds`."""
     return cast(TargetKind, import_module(f"{targets.__name__}.{name}"))

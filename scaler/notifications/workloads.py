@@ -36,7 +36,7 @@ class Source:
 
     @property
     def holder(self) -> ObjectMeta:
-        """Of the object that has the history and the marks."""
+        """The object that has the history and the marks."""
         return (self.scalable or self.scaled_object).metadata
 
     @property
@@ -110,7 +110,8 @@ class NotifiedWorkloads:
         )
 
     def _lines(self, source: Source) -> Sequence[HistoryLine]:
-        """Of its status, or what this process has seen: what is in annotations anybody may have written."""
+        """The lines of its status, or those that this process has seen: what is in annotations anybody may have
+        written."""
         if source.scalable is not None:
             return lines_of(source.scalable.status.history)
         own = self._own.get(source.holder.uid)

@@ -137,7 +137,7 @@ class PodPlacement(NamedTuple):
     node: str
     pods: int
     requests: Requests
-    """Of one pod."""
+    """What one pod requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

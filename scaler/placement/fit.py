@@ -134,7 +134,7 @@ class _Packing:
     shares: Sequence[tuple[_Group, Sequence[_Share]]]
 
     def placements(self, index: NodeIndex) -> tuple[PodPlacement, ...]:
-        """By PodSet and node, both in the order of their names."""
+        """The placements by PodSet and node, both in the order of their names."""
         found = (each for group, shares in self.shares for each in group.placements(shares, index))
         return tuple(sorted(found, key=lambda each: (each.pod_set, each.node)))
 

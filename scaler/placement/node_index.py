@@ -145,7 +145,7 @@ class NodeIndex:
 
     @cached_property
     def at_its_best(self) -> "NodeIndex":
-        """The same nodes, all of them ready, uncordoned and without the taints that pass."""
+        """These nodes with all of them ready, uncordoned and without the taints that pass."""
         best = tuple(
             replace(node, ready=True, unschedulable=False, taints=tuple(t for t in node.taints if not _passes(t)))
             for node in self.nodes
@@ -239,7 +239,7 @@ class NodeDemand:
     pod_set: str
     count: int
     requests: Requests
-    """Of one pod."""
+    """What one pod requests."""
     nodes: NodeSelection = ANYWHERE
     """What a pod demands of its node, and what the flavors that it is assigned add to that."""
 

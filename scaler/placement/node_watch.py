@@ -223,7 +223,7 @@ class CapacityCache:
         self._nodes: dict[str, NodeInfo] = {}
         self._occupants: dict[str, BoundPod] = {}
         self._held: dict[str, Allocation] = {}
-        """By pod: what those that are on a node of the index hold."""
+        """What the pods hold that are on a node of the index, by pod."""
         self._leaving: dict[str, Allocation] = {}
         """Those that the Capacity still counts, and should not."""
         self._coming: dict[str, Allocation] = {}

@@ -24,7 +24,7 @@ class PlacementRequest:
     """`namespace/name`."""
     uid: str
     demands: tuple[NodeDemand, ...]
-    """Of the pods that are not on a node yet."""
+    """What the pods demand that are not on a node yet."""
     at: datetime
     """When its quota was reserved."""
     is_booked: bool = False
@@ -55,7 +55,7 @@ class NodePin:
 class Fits:
     placements: tuple[PodPlacement, ...]
     pins: Mapping[str, NodePin] = field(default_factory=lambda: _NO_PINS)
-    """By PodSet."""
+    """The pins by PodSet."""
 
     @property
     def message(self) -> str:
@@ -112,7 +112,7 @@ class Blocked:
 class Insufficient:
     because: Misfit
     missing: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    """By PodSet, the pods that do not fit when as many as possible do; counted where it matters."""
+    """The pods of each PodSet that do not fit when as many as possible do; counted where it matters."""
 
     @property
     def message(self) -> str:
@@ -128,9 +128,9 @@ class ReservationQueue:
 
     capacity: Capacity
     held: tuple[PlacementRequest, ...] = ()
-    """Of gangs that were released, for pods that are not scheduled yet."""
+    """Requests of gangs that were released, for pods that are not scheduled yet."""
     evicted: tuple[PlacementRequest, ...] = ()
-    """Of gangs that wait once more, for pods from before their eviction that may still be scheduled."""
+    """Requests of gangs that wait once more, for pods from before their eviction that may still be scheduled."""
     waiting: tuple[PlacementRequest, ...] = ()
     overdue: tuple[PodPlacement, ...] = ()
     """What pods hold that are stuck in termination: they are not expected to end."""

@@ -64,13 +64,14 @@ from scaler.placement.worst_case import WorstCasePlacement, fits_in_any_order, l
 MAX_RELEASES = 100
 """Gangs that are released in one round. Each takes two calls to the API, and the next round follows at once."""
 _QUESTIONS = 400
-"""Of whether one gang may take another's nodes, in one round: some 0.4 s. After that no gang is released."""
+"""How often it is asked in one round whether one gang may take another's nodes: some 0.4 s. After that no gang is
+released."""
 _NAMED = 4
 """Gangs that a result names, of all that are waited for."""
 
 
 def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict[str, PlacementResult]:
-    """By key.
+    """The placements by key.
 
     Pods from before an eviction only delay gangs: nodes are not requested because of them. What may be theirs is left
     to the gang itself, where nothing else is uncertain.
@@ -106,7 +107,7 @@ class _Kept:
     key: str
     placements: tuple[PodPlacement, ...]
     shapes: Mapping[str, PodShape]
-    """By PodSet."""
+    """The shapes by PodSet."""
 
 
 class NodeReservations:
@@ -131,7 +132,7 @@ class NodeReservations:
         self._ended = capacity.once_ended().after(overdue) if self._ends else capacity
         """Once pods have terminated, whatever was reserved."""
         self._now, self._later = self._free, self._ended
-        """The same without what was reserved; later also without what waiting gangs keep."""
+        """What is free without what was reserved; later also without what waiting gangs keep."""
         self._spare = self._now
         """On every node the lesser of now and later: what may be reserved."""
         self._coming: dict[str, Counter[PodShape]] = {}

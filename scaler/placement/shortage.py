@@ -24,7 +24,7 @@ class Shortage(StrEnum):
     SCATTERED = "Scattered"
     """Enough is free in total, but too little on each node."""
     NOT_ON_ONE_NODE = "NotOnOneNode"
-    """Of each resource enough is free on nodes, but not on the same ones."""
+    """Enough of each resource is free on nodes, but not on the same ones."""
     NOT_APART = "OnePodPerNode"
     """What is free would do, but a node takes one of the pods at most."""
     NOT_TOGETHER = "NotTogether"
@@ -47,7 +47,7 @@ class Misfit:
     resource: str = ""
     """The one that is short; empty where no node matches."""
     needed: int = 0
-    """Of one pod; of all pods of the gang where PodSets compete."""
+    """What one pod needs; what all pods of the gang need where PodSets compete."""
     free: int = 0
     """In total."""
     largest: int = 0

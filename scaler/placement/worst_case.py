@@ -67,9 +67,9 @@ class WorstCasePlacement:
         self._coming: Counter[int] = Counter()
         """Pods by the number of their shape."""
         self._displaced: Counter[int] = Counter()
-        """By number of a shape that comes, the most slots that all others can take, pod by pod."""
+        """The most slots that all others can take, pod by pod, by the number of a shape that comes."""
         self._certain: dict[int, bool] = {}
-        """Of the shapes that come, as far as it was asked since they were added."""
+        """Whether the shapes that come are certain, as far as it was asked since they were added."""
 
     def admits(self, pods: PodCounts) -> bool:
         """Whether these would be certain of their slots, and those before them that are certain stay so."""

@@ -174,7 +174,7 @@ class Scheduler:
 # --------------------------------------------------------------------------------------------- order of the heads
 
 _Standing = tuple[bool, Share, int, datetime]
-"""Of two contenders at a cohort, the lower one wins."""
+"""The rank of a contender at a cohort: of two, the lower one wins."""
 
 
 class FairSharingOrder:
@@ -198,7 +198,7 @@ class FairSharingOrder:
         self._seen: dict[TreeNode, Usage] = {}
         """The usage with which standings were found. That of a root does not matter."""
         self._standings: dict[TreeNode, dict[QueueNode, _Standing]] = {}
-        """By the child through which contenders come to their cohort, and the contenders' queues."""
+        """Ranks by the child through which contenders come to their cohort, and by the contenders' queues."""
         self._winners: dict[CohortNode, NominatedHead | None] = {}
         for queue in self._entries:
             self._seen |= {node: node.usage.copy() for node in _way(queue) if node not in self._seen}

@@ -68,12 +68,12 @@ class PodSetDemand:
     name: str
     count: int
     requests: Requests
-    """Of all pods together, `pods` included where the queue counts them."""
+    """What all pods request together, `pods` included where the queue counts them."""
     steps: tuple[ResourceGroupDemand, ...]
     """In the order in which they are taken."""
 
     def scaled(self, count: int) -> "PodSetDemand":
-        """The same with another number of pods."""
+        """The demand with another number of pods."""
         if count == self.count:
             return self
         requests = {resource: amount // self.count * count for resource, amount in self.requests.items()}
@@ -261,7 +261,7 @@ class PodSetFlavors:
 
     pods: PodSetDemand
     flavors: Mapping[str, str]
-    """By resource."""
+    """The flavors by resource."""
     contested: frozenset[FlavorResource]
     """Where it fits only after preemptions."""
 
@@ -278,7 +278,7 @@ class Assignment:
     tried: Tried
     shortfalls: tuple[Shortfall, ...] = ()
     obstacle: PendingReason | None = None
-    """Of one that does not fit."""
+    """Why it does not fit, where it does not."""
 
     @property
     def contested(self) -> frozenset[FlavorResource]:

@@ -81,7 +81,7 @@ class _Trial:
     grade: _Grade
     verdict: FlavorVerdict = FlavorVerdict.FIT
     borrows: int = 0
-    """Of the resource that made the grade."""
+    """How much the resource borrows that made the grade."""
     most_borrowed: int = 0
     contested: list[FlavorResource] = field(default_factory=list)
     obstacle: PendingReason | None = None
@@ -141,7 +141,7 @@ class _PodSetSearch:
         self._assumed = assumed
         self._fair_sharing = fair_sharing
         self.chosen: list[tuple[ResourceGroupDemand, _Trial, int]] = []
-        """By resource group the best flavor, and the position of the last one tried."""
+        """The best flavor of each resource group, and the position of the last one tried."""
         self.shortfalls: list[Shortfall] = []
         self._obstacles: dict[int, PendingReason | None] = {}
         self._has_tried = False
@@ -215,7 +215,7 @@ class _PodSetSearch:
         return trial.borrows > 0 and fungibility.when_can_borrow is FungibilityPolicy.TRY_NEXT
 
     def _blocked(self, step: ResourceGroupDemand, obstacle: PendingReason | None) -> None:
-        """Of the flavors of one group, any would do: what counts is the mildest obstacle."""
+        """Any flavor of a group would do, so the mildest of their obstacles counts."""
         known = self._obstacles.get(step.group, obstacle)
         self._obstacles[step.group] = min(known, obstacle, key=severity)
 

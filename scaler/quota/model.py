@@ -43,7 +43,7 @@ class QueueingStrategy(StrEnum):
 
 
 class StopPolicy(StrEnum):
-    """Of a ClusterQueue or LocalQueue. Draining also evicts what runs."""
+    """The policy by which a ClusterQueue or LocalQueue is stopped. Draining also evicts what runs."""
 
     NONE = "None"
     HOLD = "Hold"
@@ -144,7 +144,7 @@ class QuotaClusterQueue:
     checks: frozenset[str] = frozenset()
     """Names of the AdmissionChecks that its Workloads have to pass."""
     check_flavors: Mapping[str, frozenset[str]] = field(default_factory=lambda: MappingProxyType({}))
-    """Of checks that are for Workloads with certain flavors only: which ones."""
+    """The flavors of each check that is for Workloads with certain flavors only."""
 
     @property
     def schedules(self) -> bool:
@@ -191,7 +191,7 @@ class QuotaPodSet:
     name: str
     count: int
     requests: Requests
-    """Of one pod."""
+    """What one pod requests."""
     min_count: int | None = None
     """Fewest pods with which the gang may start (partial admission); None where all are needed."""
     nodes: NodeSelection = ANYWHERE
@@ -206,7 +206,7 @@ class QuotaPodSetAssignment:
     flavors: Mapping[str, str]
     """Flavor by resource."""
     usage: Requests
-    """Of all its pods together."""
+    """What all its pods use together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ class FlavorProgress(NamedTuple):
 
     tried: Tried
     generation: int
-    """Of its queue, when it was found."""
+    """The generation of its queue when it was found."""
     cycle: int
 
 

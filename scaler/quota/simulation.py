@@ -157,7 +157,7 @@ class Simulation:
     # ------------------------------------------------------------------------------------------------- before it runs
 
     def heads(self) -> dict[str, QuotaWorkload]:
-        """By ClusterQueue, the Workload that is the first in line of those that the queue may admit."""
+        """The Workload of each ClusterQueue that is the first in line of those that the queue may admit."""
         first = {name: line.first() for name, line in self._lines.items()}
         return {name: self._workload_index.waiting(each) for name, each in first.items() if each is not None}
 

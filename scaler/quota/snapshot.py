@@ -61,13 +61,13 @@ class Snapshot:
         """All that wait or hold quota, by `namespace/name`."""
         self._given: dict[str, QuotaWorkload] = {}
         self.by_uid: dict[str, QuotaWorkload] = {}
-        """The same by uid."""
+        """All Workloads by uid."""
         self._waiting = _Lines[LocalQueueKey]()
         self._pending = _Lines[str]()
-        """By ClusterQueue."""
+        """The pending ones by ClusterQueue."""
         self._holding: dict[str, dict[str, QuotaWorkload]] = {}
         self._placing: dict[str, str] = {}
-        """By ClusterQueue whose flavors all have a Topology, the first of them."""
+        """The first flavor of each ClusterQueue whose flavors all have a Topology."""
         self._doubts: dict[tuple[type, str], str] = {}
         self._cohort_trees = CohortTrees(lambda queue: self._holding.get(queue, {}).values())
         self.tree_of, self.version = self._cohort_trees.tree_of, self._cohort_trees.version
@@ -326,7 +326,7 @@ class _Lines(Generic[K]):
     def __init__(self) -> None:
         self._lines: dict[K, list[QuotaWorkload]] = {}
         self._given: dict[K, tuple[QuotaWorkload, ...]] = {}
-        """The same as it was given out, for as long as nothing changes in the queue."""
+        """What was given out, for as long as nothing changes in the queue."""
 
     def line(self, queue: K) -> tuple[QuotaWorkload, ...]:
         given = self._given.get(queue)

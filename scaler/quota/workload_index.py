@@ -25,7 +25,7 @@ from scaler.quota.tree import Tree
 _PLACE, _KEY, _NAMESPACE, _SHAPE = (attrgetter(name) for name in ("place", "key", "namespace", "shape"))
 
 FindLocalQueue = Callable[[str, str], QuotaLocalQueue | None]
-"""By namespace and name."""
+"""Finds a LocalQueue by namespace and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class SchedulingContext:
     """Labels by namespace."""
     local_queue: FindLocalQueue
     strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES
-    """Of preemption, where Kueue shares fairly."""
+    """Strategies of preemption, where Kueue shares fairly."""
 
     @classmethod
     def of(
@@ -80,10 +80,10 @@ class WorkloadIndex:
         self.cluster_queue_names: list[str] = []
         """The ClusterQueue where each waits, or would wait without its reservation; empty for none."""
         self.shapes: list[int] = []
-        """By number, a number that Workloads of the same shape have in common."""
+        """A number that Workloads of one shape have in common, by the number of the Workload."""
         self._shapes = {} if shapes is None else shapes
         self._ranges: dict[str, range] = {}
-        """By ClusterQueue, the numbers of its Workloads."""
+        """The numbers of each ClusterQueue's Workloads."""
         self._queued: dict[str, list[int]] = {}
         mismatches: list[int] = []
         for name, workloads in self._by_cluster_queue(tree, pending).items():

@@ -73,7 +73,7 @@ class Spending:
     """The budgets that there are, and the suspensions that spend them."""
 
     budgets: Mapping[str, Budget] = field(default_factory=dict)
-    """By name."""
+    """All budgets by name."""
     suspensions: tuple[Suspension, ...] = ()
 
     def after(self, victims: Iterable[BudgetedWorkload], now: datetime) -> "Spending":

@@ -259,7 +259,7 @@ def pending_gpu_workloads(lines: Iterable[Iterable[QuotaWorkload]], cluster: Clu
 
 
 def anti_affinity_nodes(snapshot: Snapshot, cluster: ClusterState) -> AntiAffinityNodes:
-    """Of all Workloads that hold quota."""
+    """The nodes of all Workloads that hold quota and have pods that keep others away."""
     found: dict[str, dict[str, frozenset[str]]] = {}
     for each in snapshot.reserved:
         if not any(pods.nodes.apart for pods in each.pod_sets):

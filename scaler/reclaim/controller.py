@@ -51,7 +51,7 @@ class ReclaimReport:
     made: tuple[ReclaimPlan, ...] = ()
     refused: tuple[NoPlan, ...] = ()
     reclaimable_gpus: int = 0
-    """Of all candidates."""
+    """GPUs of all candidates."""
 
 
 @dataclass

@@ -36,7 +36,7 @@ class Cost:
 
     total: int
     parts: tuple[tuple[str, int], ...]
-    """By the weight's name, as far as they count, before idle time is divided out."""
+    """Parts of the cost by the weight's name, as far as they count, before idle time is divided out."""
     idle_divisor: float
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class Cost:
 
 _HOUR = timedelta(hours=1)
 _RESUME = timedelta(minutes=5)
-"""Of a workload that never came back."""
+"""Time to resume of a workload that never came back."""
 
 
 def cost_of(

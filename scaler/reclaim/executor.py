@@ -60,11 +60,11 @@ class PlanBackoff:
 
     policy: ReclaimConfig
     _not_before: dict[str | _Gang, datetime] = field(default_factory=dict, init=False)
-    """By gang or name of a victim: when it may be part of a plan again."""
+    """When each gang or victim may be part of a plan again."""
     _in_vain: Counter[_Gang] = field(default_factory=Counter, init=False)
     """How often victims were suspended and woken again without any use."""
     _refused: dict[str, tuple[object, NoPlan]] = field(default_factory=dict, init=False)
-    """By uid of a gang, what was found for it, and on what: most ticks find the same things again."""
+    """What was found for a gang, and on what, by its uid: most ticks find the same things again."""
 
     async def propose(
         self, target: PlanTarget, state: PlanningSnapshot, gang: QuotaWorkload, given: Sequence[Candidate]
@@ -149,7 +149,7 @@ class PlanExecutor:
     """(plan, victim) that were seen at 0: one that is at 1 after that was scaled up for another reason."""
     _replanned: Counter[str] = field(default_factory=Counter, init=False)
     _deactivated: dict[str, datetime] = field(default_factory=dict, init=False)
-    """By plan, until when it may not have been heard of that its victims were deactivated here."""
+    """Until when a plan's victims may not have been heard of as deactivated, which they were here."""
 
     def __post_init__(self) -> None:
         self.backoff = PlanBackoff(self.planning.policy)

@@ -117,7 +117,7 @@ class GrantCleanup:
     after: timedelta = timedelta(seconds=5)
     """KEDA asks all triggers of a ScaledObject before it scales; other scalers of them may be slow."""
     _since: dict[str, datetime] = field(default_factory=dict, init=False)
-    """By uid, when it was first seen so."""
+    """When each was first seen so, by uid."""
     _was_at_one: set[str] = field(default_factory=set, init=False)
     """Uids of those that were at 1 since: a 0 of theirs is not the plan's any more."""
 

@@ -73,7 +73,7 @@ class ReclaimConfig:
     replan_backoff: timedelta = timedelta(minutes=1)
     """Least time between two plans for the same gang, so that one that fails does not wear out every idle workload."""
     hooks: Mapping[str, timedelta] = field(default_factory=dict)
-    """By name, how long each hook may take that has to end before a workload is suspended."""
+    """How long each hook may take that has to end before a workload is suspended, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +93,7 @@ class PlanningSnapshot:
     marked: AntiAffinityNodes = field(default_factory=dict)
     """Which nodes have pods that others keep away from, where it is known what nodes have free."""
     remote_copies: Mapping[str, str | Unknown] = field(default_factory=dict)
-    """By key of a remote copy for which nothing may be suspended, or of which that is not known: why."""
+    """Why nothing may be suspended for a remote copy, or why that is not known, by its key."""
 
     def why_not(self, gang: QuotaWorkload) -> NoPlan | None:
         """Why nothing is suspended for it, of a remote copy; None where something may be."""
@@ -131,7 +131,7 @@ class Planner:
     """For which remote copies of MultiKueue workloads may be suspended."""
     policy_budgets: PolicyBudgets = field(init=False)
     _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)
-    """By root of the tree, and whether nodes count: the PlanningTree, and what it was made from."""
+    """The PlanningTree, and what it was made from, by the root of the tree and whether nodes count."""
 
     def __post_init__(self) -> None:
         self.policy_budgets = PolicyBudgets(self.decisions, is_granted=self._is_granted)
@@ -184,7 +184,7 @@ class Planner:
         return {key: why for key, why in found.items() if why}
 
     def spared_queues(self) -> Mapping[str, str]:
-        """By ClusterQueue, the remote copy that waits in its tree and for which nothing may be suspended, in words.
+        """The remote copy, in words, that waits in the tree of a ClusterQueue and for which nothing may be suspended.
 
         Under the empty name one that may wait in any: where quota is not known.
         """

@@ -92,9 +92,9 @@ class PolicyBudgets:
     """Whether the ScalableWorkload of this name is a victim of a plan."""
     _changes: set[Key] = field(init=False)
     _members: dict[Key, _Member] = field(default_factory=dict, init=False)
-    """By ScaledObject: the workloads that have budgets."""
+    """The workloads that have budgets, by ScaledObject."""
     _keys: dict[str, set[Key]] = field(default_factory=dict, init=False)
-    """By budget, those of the workloads that have it."""
+    """The ScaledObjects of the workloads that have a budget, by its name."""
     _unseen: dict[Key, datetime] = field(default_factory=dict, init=False)
     """When warnings were given that no evaluation has shown yet."""
     _waiting: dict[Key, datetime] = field(default_factory=dict, init=False)

@@ -99,7 +99,7 @@ class Victim:
     """`namespace/name` of its ScalableWorkload."""
     desired_replicas: int
     is_idle: bool
-    """By its own verdict now; what cannot be known is not idle."""
+    """Whether its own verdict says so now; what cannot be known is not idle."""
     is_deactivated: bool
     """Its Workload is inactive, and by us."""
     is_missing: bool = False
@@ -111,7 +111,7 @@ class Victim:
     was_deactivated: bool = False
     """For this plan, whatever became of it since."""
     holds_quota: bool = False
-    """By the condition QuotaReserved of its Workload, which Kueue may write late."""
+    """Whether the condition QuotaReserved of its Workload says so, which Kueue may write late."""
     pods_left: int = 0
 
     @property

@@ -49,7 +49,7 @@ class SuspendedWorkload:
 
     @property
     def key(self) -> Key:
-        """Of the ScaledObject."""
+        """Key of the ScaledObject."""
         return self.scaled_object.metadata.key
 
     @property
@@ -158,7 +158,7 @@ class _FreeView:
         self._now = now
         self._world = SchedulingContext.of(snapshot, strategies=planning.policy.strategies)
         self._trees: dict[str, _Tree] = {}
-        """By ClusterQueue."""
+        """The trees by ClusterQueue."""
         self._reserved: Sequence[QuotaWorkload] = ()
         self._unplaced: list[UnplacedWorkload] = []
         self._marked: AntiAffinityNodes = {}

@@ -200,7 +200,8 @@ def _roots(given: bytes) -> bytes:
 
 
 async def _rpc_fault(call: ScalerCall, host: str, certificate: Certificate | None, now: datetime) -> CallFault | None:
-    """Of the first of KEDA's calls that fails. `host`: the name that gRPC looks for in the server's certificate."""
+    """The fault of the first of KEDA's calls that fails. `host`: the name that gRPC looks for in the server's
+    certificate."""
     ref = pb.ScaledObjectRef(namespace=call.namespace, name=call.name, scalerMetadata=dict(call.metadata))
     async with _channel(call, host) as channel:
         stub = pb_grpc.ExternalScalerStub(channel)

@@ -35,7 +35,7 @@ _JOB_LABELS = ("job-name", "batch.kubernetes.io/job-name")
 
 
 class _Term(Struct, frozen=True):
-    """Of a required pod (anti-)affinity."""
+    """A term of a required pod (anti-)affinity."""
 
     label_selector: LabelSelector | None = None
     topology_key: str = ""
@@ -70,7 +70,7 @@ def anti_affinity_marks(workload: kube.Workload, pod_set: kube.PodSet) -> tuple[
 
 
 def marked_pod_sets(workload: kube.Workload) -> dict[str, frozenset[str]]:
-    """By mark, the PodSets whose pods have it; none where that cannot be read."""
+    """The PodSets by the marks of their pods; none where that cannot be read."""
     found: dict[str, frozenset[str]] = {}
     try:
         for each in workload.spec.pod_sets:

@@ -225,7 +225,7 @@ def _requests(
     excluded: tuple[str, ...],
     doubts: list[str],
 ) -> Requests:
-    """Of one pod. Nothing where that cannot be read, and a doubt."""
+    """What one pod requests. Nothing where that cannot be read, and a doubt."""
     try:
         total = counted.get(pod_set.name)
         requests = _of_one_pod(total, count) if total is not None and count > 0 else None

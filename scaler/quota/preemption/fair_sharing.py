@@ -64,7 +64,7 @@ class Share:
 
 
 NO_SHARE = Share()
-"""Of a node that borrows nothing."""
+"""The share of a node that borrows nothing."""
 LOWEST = Share(amount=-1.0)
 """Below the share of any node."""
 
@@ -147,7 +147,7 @@ class _Search:
         self._shares: dict[TreeNode, Share] = {}
         """As they stand, found once until usage changes."""
         self.way: dict[CohortNode, TreeNode] = {}
-        """Of every cohort above the preemptor's queue, the child through which the queue is reached."""
+        """The child of each cohort above the preemptor's queue through which the queue is reached."""
         child: TreeNode = request.queue
         for cohort in request.queue.ancestors():
             self.way[cohort] = child

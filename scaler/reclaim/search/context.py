@@ -99,7 +99,7 @@ class SearchContext:
         self.gang = request.gang
         self.queue = self.tree.queues[planning_tree.world.cluster_queue_of(request.gang)]
         self.count = QuotaRequirement.of(request.gang, self.queue, planning_tree.world.flavor_options)
-        """Of the gang alone."""
+        """The requirement of the gang alone."""
         self.simulator = AdmissionSimulator(self.request)
 
     @cached_property
@@ -163,7 +163,7 @@ class SearchContext:
 
     @cached_property
     def choices_with_earlier(self) -> list[list[NodeDemand]]:
-        """The same with the pods of those of `in_cohort` that are just like the gang.
+        """The choices with the pods of those of `in_cohort` that are just like the gang.
 
         Wherever the gang fits, each of them fits alone, and its pods are placed beside the gang's.
         """
@@ -183,14 +183,14 @@ class SearchContext:
 
     @cached_property
     def amounts_missing(self) -> list[MissingAmount]:
-        """Of quota, of the gang's queue and of its cohort."""
+        """How much quota is missing, of the gang's queue and of its cohort."""
         in_cohort = quota_needs(self.in_cohort, self.forecast.most_available, self.held)
         own = [each for each in self.quota_needs if not any(each.is_within(other) for other in in_cohort)]
         return own + in_cohort
 
     @cached_property
     def missing_slots(self) -> list[list[MissingSlots]]:
-        """By combination of flavors."""
+        """The missing slots by combination of flavors."""
         return missing_slots(self.choices_with_earlier, self.nodes, self.by_key) if self.nodes is not None else []
 
     @cached_property
@@ -207,7 +207,7 @@ class SearchContext:
 
     @cached_property
     def equivalence(self) -> Mapping[str, Hashable]:
-        """By key of the Workload, equal for candidates that can replace each other in every set of victims.
+        """What is equal for candidates that can replace each other in every set of victims, by key of the Workload.
 
         Those that hold the same quota of the same queue on the same nodes, and that budgets do not tell apart. Where
         Kueue preempts, age makes a difference too: which Workload it takes first depends on which are left.
@@ -218,7 +218,7 @@ class SearchContext:
 
     @property
     def is_equivalence_certain(self) -> bool:
-        """Of many candidates where Kueue preempts, those that differ in age only count as equivalent nevertheless."""
+        """Whether no candidates count as equivalent that differ in age, as they do among many where Kueue preempts."""
         return not self.forecast.may_preempt or len(set(self.equivalence.values())) == len(self.by_key)
 
     def _equivalence_of(self, candidate: Candidate) -> Hashable:
@@ -250,7 +250,7 @@ class SearchContext:
 
     @cached_property
     def problem(self) -> Problem:
-        """Of all searches of this context. Each leaves it as it was."""
+        """The problem of all searches of this context. Each leaves it as it was."""
         return Problem(self.state, self.by_key, self.simulator)
 
     def cheapest(

@@ -59,7 +59,7 @@ class _Option(NamedTuple):
 def covers_of(
     needs: Iterable[MissingAmount], slots: Sequence[Sequence["SlotCosts"]], costs: Mapping[str, int], without: str = ""
 ) -> Covers:
-    """Of amounts that are all needed, and of the slots that any one combination of flavors needs.
+    """The covers of amounts that are all needed, and of the slots that any one combination of flavors needs.
 
     `without`: the key of a candidate that stays.
     """
@@ -93,7 +93,7 @@ def _covers_of_slots(choices: Sequence[Sequence["SlotCosts"]], without: str) -> 
 
 
 class SlotCosts:
-    """Of the slots for pods of one shape. `costs` has all candidates, by key of their Workload."""
+    """What the slots for pods of one shape cost. `costs` has all candidates, by key of their Workload."""
 
     def __init__(self, missing: MissingSlots, costs: Mapping[str, int]) -> None:
         self._missing = missing
@@ -124,7 +124,7 @@ class SlotCosts:
         return options
 
     def cover(self, without: str = "") -> Cover | None:
-        """Of all slots that are missing; None where they cannot be gained."""
+        """A cover of all slots that are missing; None where they cannot be gained."""
         options = self._options
         changed = [node for node, _ in self._missing.held.get(without, ()) if node in options]
         if changed:

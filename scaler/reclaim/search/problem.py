@@ -219,7 +219,7 @@ class Incumbent:
         return known
 
     def ask_patiently(self, chosen: Sequence[Item]) -> bool:
-        """The same, until too many were refused in a row. Raises: SearchLimitError."""
+        """Whether the set is enough. Raises: SearchLimitError where too many were refused in a row."""
         is_enough = self.ask(chosen)
         self._refused_in_a_row = 0 if is_enough else self._refused_in_a_row + 1
         if self._refused_in_a_row * _PATIENCE > self.limits.questions:

@@ -169,7 +169,7 @@ def gain(requirement: Requirement, held: Reservation, tree: Tree, resource: str)
 
 
 def gains(requirement: Requirement, held: Mapping[str, Reservation], tree: Tree, resource: str) -> dict[str, int]:
-    """The same of many reservations, by key; only of those that add anything."""
+    """What many reservations add, by key; only those that add anything."""
     seen = frozenset(tree.queues[requirement.queue].ancestors())
     keys = [key for key in requirement.keys if key.resource == resource]
     found = {}

@@ -101,7 +101,7 @@ def slot_needs(choices: Sequence[Sequence["MissingSlots"]]) -> list[MissingAmoun
 def _lacking(
     demands: Sequence[NodeDemand], capacity: Capacity, emptier: Capacity, candidates: Collection[str]
 ) -> list["MissingSlots"]:
-    """By shape of pod and device; `emptier` is without all the candidates."""
+    """What is lacking by shape of pod and device; `emptier` is without all the candidates."""
     found = []
     for shape, count in pod_counts(demands, capacity.index).items():
         for resource, amount in shape.needs:
@@ -124,9 +124,9 @@ class MissingSlots:
         self.count = count
         """Slots that are missing."""
         self.parts: dict[int, tuple[int, int]] = {}
-        """By node, where there could be more slots: the devices that the first one takes, and how many at most."""
+        """The devices that the first slot takes, and how many at most, by node where there could be more slots."""
         self.held: dict[str, list[tuple[int, int]]] = {}
-        """By key of the Workload the devices that candidates hold on these nodes, node by node."""
+        """The devices that candidates hold on these nodes, node by node, by key of the Workload."""
 
     def find(self, capacity: Capacity, emptier: Capacity) -> None:
         for node in members(self._shape.eligible):

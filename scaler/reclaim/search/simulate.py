@@ -29,7 +29,7 @@ from scaler.reclaim.search.values import NoPlanReason, PlanRequest, in_order
 _SHOWN = 3
 """Names in one message."""
 _CYCLES = 5_000
-"""Of one simulation: more than the Workloads that wait in any queue."""
+"""Cycles of one simulation: more than the Workloads that wait in any queue."""
 _HEADS = 8_000
 """Heads that all the simulations for one plan look at: some 0.3 s of computing in a tree of a hundred queues."""
 _DEARER = 2

@@ -50,7 +50,7 @@ class NoPlanReason(StrEnum):
 
 NOT_FOUND = "the search reached its limit before it found a set of victims"
 AntiAffinityNodes = Mapping[str, Mapping[str, frozenset[str]]]
-"""By mark of which a node takes one pod, and key of the Workload: the nodes that have such pods, and keep them."""
+"""The nodes that have pods of a mark of which a node takes one, and keep them: by the mark, and key of the Workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +87,14 @@ class PlanningTree:
 
     tree: Tree
     pending: Mapping[str, Sequence[QuotaWorkload]]
-    """By ClusterQueue, the gang included."""
+    """Pending Workloads by ClusterQueue, the gang included."""
     world: SchedulingContext
     fair_sharing: bool
     now: datetime
     capacity: Capacity | None = None
     """Free amounts of the nodes; None where nodes are not known, and then only quota is planned for."""
     marked: AntiAffinityNodes = field(default_factory=dict)
-    """Of all Workloads that hold quota, whatever their tree."""
+    """Nodes of all Workloads that hold quota, whatever their tree."""
     _forecasts: dict[frozenset[str], Forecast] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
@@ -115,7 +115,7 @@ class PlanningTree:
 
     @cached_property
     def heads(self) -> Mapping[str, QuotaWorkload]:
-        """By ClusterQueue, which Workload is first in line there."""
+        """The Workload that is first in line, by ClusterQueue."""
         return self.simulation.heads()
 
     def _queued(self, queue: str) -> list[QuotaWorkload]:
@@ -209,7 +209,7 @@ class ReclaimPlan:
     check: str = ""
     """Name of the AdmissionCheck that is Pending, of a plan for nodes."""
     missing: Mapping[str, int] = field(default_factory=dict)
-    """By PodSet, the pods that lack nodes even so, and for which some are provisioned. None of a plan for quota."""
+    """The pods of each PodSet that lack nodes even so, and for which some are provisioned. None of a plan for quota."""
 
     @property
     def gpus(self) -> int:

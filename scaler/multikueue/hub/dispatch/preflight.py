@@ -79,7 +79,7 @@ class FieldOwners:
 
 
 async def preflight(api: ProbeApi, namespace: str, name: str) -> Preflight:
-    """What a Workload that waits for a cluster shows of nominations. Raises: KubeError where this replica does not lead."""
+    """What a Workload that waits for a cluster shows. Raises: KubeError where this replica does not lead."""
     path = WORKLOAD.path(namespace, name)
     try:
         owners = field_owners(msgspec.json.decode(await api.get(path)))
