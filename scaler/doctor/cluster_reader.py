@@ -6,7 +6,7 @@ Access reviews are the one thing that is created, and no server stores them.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
@@ -92,6 +92,8 @@ class Telemetry:
     rules: RelabelRules
     trust: Trust
     policy: Policy
+    asked_every: timedelta | None = None
+    """As in `SourceSeries`."""
 
 
 class ClusterReader:
@@ -312,6 +314,7 @@ async def source_series(telemetry: Telemetry | Unread, gpus: Gpus | Unread, now:
         trust=telemetry.trust,
         policy=telemetry.policy,
         gpus=gpus,
+        asked_every=telemetry.asked_every,
     )
 
 

@@ -8,12 +8,10 @@ from scaler.doctor.admission_checks import check_findings, requests_nodes
 from scaler.doctor.api_resources import kind_findings
 from scaler.doctor.cluster_queues import queue_findings
 from scaler.doctor.facts import DoctorInputs, unread_findings
-from scaler.doctor.findings import Finding, Subject, Topic, Unread
+from scaler.doctor.findings import Finding, Subject, Topic
 from scaler.doctor.permissions import RuleUser, permission_findings
 from scaler.doctor.scaled_objects import scaled_object_findings
 from scaler.doctor.signals import metrics_findings
-from scaler.doctor.verdicts import unused_findings
-from scaler.idleness.policy import resolve
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.targets.switches import switch_of
@@ -29,16 +27,10 @@ def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:
         *check_findings(facts),
         *queue_findings(facts),
         *scaled_object_findings(facts, now),
-        *_unused(facts, now),
         *metrics_findings(facts.metrics, now),
     ]
     order = list(Topic)
     return sorted(findings, key=lambda each: order.index(each.topic))
-
-
-def _unused(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
-    if not isinstance(facts.gpus, Unread):
-        yield from unused_findings(facts.gpus, resolve(("settings", facts.wanted.defaults)), now)
 
 
 def _namespace_findings(facts: DoctorInputs) -> Iterator[Finding]:

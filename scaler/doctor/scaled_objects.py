@@ -8,10 +8,10 @@ from scaler.decision.candidate import history_of
 from scaler.doctor.calls.call_credentials import split_address
 from scaler.doctor.facts import DoctorInputs, Listing, ListResult
 from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
-from scaler.doctor.verdicts import Doubted, by_reason
+from scaler.doctor.verdicts import Doubted, by_reason, unused
 from scaler.errors import MetadataError
 from scaler.idleness.durations import format_duration
-from scaler.idleness.policy import Policy, Reclaim
+from scaler.idleness.policy import Policy, Reclaim, resolve
 from scaler.kube.objects.core import ObjectMeta, condition
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
@@ -35,7 +35,7 @@ def scaled_object_findings(facts: DoctorInputs, now: datetime) -> Iterator[Findi
     yield from _of_leader(facts, now)
     is_dead = any(each.severity is Severity.FAIL for each in of_keda)
     yield from _of_remote_copies(facts)
-    yield from _not_judged(facts)
+    yield from _not_judged(facts, now)
     if not ours and facts.has_all(ScaledObject) and not _direct(facts):
         yield about.warn(
             "None",
@@ -55,8 +55,9 @@ def scaled_object_findings(facts: DoctorInputs, now: datetime) -> Iterator[Findi
         yield about.ok("Fine", f"{fine} of {len(ours)} that name this scaler are as they have to be")
 
 
-def _not_judged(facts: DoctorInputs) -> Iterator[Finding]:
-    """What should run and does not, cannot be judged, or is left alone, as the leader has written last."""
+def _not_judged(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
+    """What should run and does not, cannot be judged, or is left alone, as the leader has written last; and pods that
+    keep GPUs which nothing uses, of these or of nothing that is scaled."""
     scalable = facts.of(ScalableWorkload)
     lines = [
         (f"ScaledObject {'/'.join(each.metadata.key)}", history_of(each.metadata.annotations)[-1:])
@@ -68,7 +69,9 @@ def _not_judged(facts: DoctorInputs) -> Iterator[Finding]:
         Doubted(each.status.reason, f"ScalableWorkload {'/'.join(each.metadata.key)}", each.status.message)
         for each in scalable
     ]
-    yield from by_reason(Topic.SCALED_OBJECTS, found, of=len(lines) + len(scalable))
+    defaults = resolve(("settings", facts.wanted.defaults))
+    pods = [] if isinstance(facts.gpus, Unread) else unused(facts.gpus, defaults, now)
+    yield from by_reason(Topic.SCALED_OBJECTS, found, of=len(lines) + len(scalable), also=pods)
 
 
 def _of_remote_copies(facts: DoctorInputs) -> Iterator[Finding]:

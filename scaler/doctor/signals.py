@@ -54,6 +54,8 @@ class SourceSeries:
     policy: Policy = Policy()  # noqa: RUF009 - frozen
     """Of workloads that set nothing else."""
     gpus: Gpus | Unread
+    asked_every: timedelta | None = None
+    """How often the scaler asks a source that knows only the present; None of one that keeps samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ def _of_signal(
         *_of_clock(about, read, metrics.trust, now),
         *_of_unit(about, read),
         *_of_age(about, read, metrics.trust, now),
-        *_of_interval(about, read, metrics.trust),
+        *_of_interval(about, read, metrics, now),
         *_of_holders(about, signal, metrics, shown),
     ]
     yield from problems
@@ -208,8 +210,13 @@ def _of_age(about: Subject, read: Read, trust: Trust, now: datetime) -> Iterator
         )
 
 
-def _of_interval(about: Subject, read: Read, trust: Trust) -> Iterator[Finding]:
-    apart = _apart(read)
+def _of_interval(about: Subject, read: Read, metrics: SourceSeries, now: datetime) -> Iterator[Finding]:
+    trust, apart = metrics.trust, _apart(read)
+    if apart is None and metrics.asked_every is not None:
+        # Exporters that write times of their own bring nothing newer than what they collected last.
+        ages = [now.timestamp() - at_s for each in read.series for at_s, _ in each.samples]
+        oldest = max((age for age in ages if age <= trust.max_age.total_seconds()), default=0.0)
+        apart = max(metrics.asked_every, timedelta(seconds=round(oldest)))
     missed = whole_collections(apart / trust.interval) if apart else 0
     if apart and missed:
         share = 1 - missed * trust.interval / apart

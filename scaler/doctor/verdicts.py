@@ -48,15 +48,21 @@ class Doubted(NamedTuple):
     message: str
 
 
-def by_reason(topic: Topic, doubted: Iterable[Doubted], *, of: int = 0) -> Iterator[Finding]:
-    """A finding for each reason that has advice. `of`: how many should be judged; 0 where that is not known."""
+def by_reason(
+    topic: Topic, doubted: Iterable[Doubted], *, of: int = 0, also: Sequence[Doubted] = ()
+) -> Iterator[Finding]:
+    """A finding for each reason that has advice. `of`: how many should be judged; 0 where that is not known.
+
+    `also`: objects that are none of these, and may be parts of them.
+    """
     found: dict[str, list[Doubted]] = defaultdict(list)
-    for each in sorted(doubted, key=lambda each: each.where):
+    for each in sorted((*doubted, *also), key=lambda each: each.where):
         if each.reason in _ADVICE:
             found[each.reason].append(each)
     for reason, several in found.items():
         number, first = len(several), several[0]
-        what = first.message if number == 1 else f"{number}{f' of {of}' if of else ''}; the first: {first.message}"
+        of_all = f" of {of}" if of and not any(each.reason == reason for each in also) else ""
+        what = first.message if number == 1 else f"{number}{of_all}; the first: {first.message}"
         severity = Severity.FAIL if 1 < number == of and _may_fail(reason) else Severity.WARN
         yield Subject(topic, some(each.where for each in several)).finding(severity, reason, what, _ADVICE[reason])
 
@@ -108,17 +114,15 @@ def without_parents(devices: Iterable[GpuId]) -> set[GpuId]:
     return found - {GpuId(device=each.device) for each in found if each.is_mig}
 
 
-def unused_findings(gpus: Gpus, policy: Policy, now: datetime) -> Iterator[Finding]:
+def unused(gpus: Gpus, policy: Policy, now: datetime) -> list[Doubted]:
     """Pods that keep GPUs which nothing uses, whatever scales them: their containers do not run, or have ended."""
     late = now - policy.warm_up - policy.idle_after
     holders = [(f"pod {'/'.join(key)}", pod) for key, pod in gpus.pods.items() if pod.holds_gpus and pod.node]
-    doubted = [Doubted(_ENDED, name, pod.ended) for name, pod in holders if pod.ended]
-    doubted += [
+    return [Doubted(_ENDED, name, pod.ended) for name, pod in holders if pod.ended] + [
         Doubted(DecisionReason.PODS_NOT_RUNNING, name, pod.cause)
         for name, pod in holders
         if pod.cause and pod.starting_since is not None and pod.starting_since <= late
     ]
-    yield from by_reason(Topic.SCALED_OBJECTS, doubted)
 
 
 def history_of(

@@ -87,7 +87,10 @@ DOUBTS: Mapping[str, DoubtRow] = {
         About.TIME, "see whether the exporter of its Node is scraped, and how late samples come"
     ),
     UnknownReason.LOW_COVERAGE: DoubtRow(
-        About.TIME, "compare trust.collectionInterval with how often samples come", ends_with_window=True
+        About.TIME,
+        "if it stays, set trust.collectionInterval to how often samples come: dcgm.endpoints are read every "
+        "evaluation.interval, and bring nothing newer than what the exporter collected last",
+        ends_with_window=True,
     ),
     UnknownReason.SAMPLE_GAP: DoubtRow(
         About.TIME, "see why its exporter, or the scrape, stopped for a while", ends_with_window=True

@@ -172,7 +172,8 @@ def _doubt(name: str, window: Window, trust: Trust, end: datetime) -> Unknown | 
         return Unknown(
             reason=UnknownReason.LOW_COVERAGE,
             message=f"{name} covers {window.covered} of {window.slots} collection intervals "
-            f"(at least {100 * trust.min_coverage_ratio:g} % needed)",
+            f"(at least {100 * trust.min_coverage_ratio:g} % needed); if that stays, set trust.collectionInterval, now "
+            f"{format_duration(trust.interval)}, to how often samples come",
         )
     return None
 

@@ -47,7 +47,7 @@ def counter(uuid="GPU-1", *, grows=True, every=30):
     return Series(labels={"__name__": ENERGY.metrics[0], "UUID": uuid}, samples=samples)
 
 
-def metrics(*engine, util=None, of=None, server_time=None, trust=None, energy=None, power=()):
+def metrics(*engine, util=None, of=None, server_time=None, trust=None, energy=None, power=(), asked_every=None):
     """What was read; unless given, `gpu_util` shows the same GPUs, and each has a counter that grows."""
     again = [Series(labels={**each.labels, "__name__": UTIL.metrics[0]}, samples=each.samples) for each in engine]
     counters = [counter(each) for each in sorted({each.labels["UUID"] for each in (*engine, *(util or ()))})]
@@ -62,6 +62,7 @@ def metrics(*engine, util=None, of=None, server_time=None, trust=None, energy=No
         },
         rules=DEFAULT_RULES,
         trust=trust or Trust(),
+        asked_every=asked_every,
         gpus=of or gpus("train-0"),
     )
 

@@ -11,6 +11,8 @@ from scaler.doctor.diagnosis import diagnose
 from scaler.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing
 from scaler.doctor.findings import Severity, Topic, Unread, counts
 from scaler.doctor.permissions import OPTIONAL, REQUIRED_RULES, RuleUser, attributes_of, required_rules
+from scaler.doctor.verdicts import Gpus
+from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
@@ -786,6 +788,20 @@ def test_what_the_leader_cannot_judge_is_one_finding_for_each_reason(objects, ex
         (f"{each.severity} {each.check}", each.where, each.what) for each in bad if each.check != "None"
     ] == expected
     assert all(each.do for each in bad)
+
+
+@pytest.mark.parametrize("reason", ["PodsNotRunning", "ContainerEnded"])
+def test_pods_that_use_nothing_and_their_workload_are_one_finding(reason):
+    """A crash loop is one, whether its leader has seen it, too, or only the pods show it."""
+    since = NOW - timedelta(days=1)
+    state = {"cause": "waits: CrashLoopBackOff"} if reason == "PodsNotRunning" else {"ended": "has ended", "cause": ""}
+    pod = GpuPod(namespace="team", name="a-0", phase=PodPhase.RUNNING, gpus=1, node="n1", started_at=since, **state)
+    for objects in ([judged("a", reason), judged("b", "GPUsBusy")], []):
+        inputs = facts(*objects, service(), gpus=Gpus(pods={("team", "a-0"): pod}))
+        found = [each for each in diagnose(inputs, NOW) if each.topic is Topic.SCALED_OBJECTS]
+        [bad] = [each for each in found if each.check == reason]
+        assert bad.where == ("ScalableWorkload team/a, pod team/a-0" if objects else "pod team/a-0")
+        assert bad.what == ("2; the first: a: 0 of 1" if objects else state.get("ended") or state["cause"])
 
 
 def test_with_keda_nothing_needs_it_in_vain_and_what_is_not_scaled_directly_says_why():

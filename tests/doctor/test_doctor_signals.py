@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from doctor.source_series import NOW, UTIL, gpus, metrics, overwritten, problems, series
+from doctor.source_series import NOW, UTIL, counter, gpus, metrics, overwritten, problems, series
 
 from scaler.doctor.findings import Severity, Unread
 from scaler.doctor.signals import Read, metrics_findings
@@ -22,6 +22,14 @@ TWO_GPUS = gpus("train-0", allocatable=2)
 TWO_PODS = gpus("train-0", "train-1@n2", allocatable=2)
 NOBODY = gpus()
 MIG = {"GPU_I_ID": "1", "GPU_I_PROFILE": "1g.10gb"}
+
+
+def present(age_s, *, asked_s):
+    """One sample of each signal, as an exporter that is asked directly shows it."""
+    alone = replace(series(), samples=[(NOW.timestamp() - age_s, 0.0)])
+    return metrics(alone, energy=[counter(every=600)], asked_every=timedelta(seconds=asked_s))
+
+
 SHOWN = {
     "one GPU, as it has to be": (metrics(series()), ""),
     "labels that the exporter's target has overwritten are put right": (metrics(overwritten()), ""),
@@ -45,6 +53,11 @@ SHOWN = {
         metrics(series(every=60), trust=Trust(min_coverage_ratio=0.3)),
         "warn Sparse",
     ),
+    "the present alone, asked for as often as is collected": (present(0, asked_s=30), ""),
+    "the present alone, asked for too rarely": (present(0, asked_s=60), "fail Sparse"),
+    "the present alone, of an exporter that collects too rarely": (present(58, asked_s=15), "fail Sparse"),
+    "the present alone, of one that may": (present(28, asked_s=15), ""),
+    "the present alone, of one that is silent": (present(200, asked_s=15), "fail Stale"),
     "closer together than is collected": (metrics(series(every=15)), ""),
     "the newest sample as old as is tolerated": (metrics(series(ends=NOW - timedelta(seconds=90))), ""),
     "older than that": (metrics(series(ends=NOW - timedelta(seconds=91))), "fail Stale"),
@@ -185,3 +198,9 @@ def test_how_labels_arrive_is_shown_where_some_pod_holds_a_gpu(read, said):
     series = "DCGM_FI_PROF_GR_ENGINE_ACTIVE: 1 series, samples 30s apart"
     assert by_check["Shown"] == (f"{series}; {said}" if said else series)
     assert by_check["GPUs"] == "1 GPUs are shown, nodes offer 1"
+
+
+def test_a_collection_interval_that_is_too_short_is_said_with_what_helps():
+    [found] = [each for each in metrics_findings(present(0, asked_s=60), NOW) if each.check == "Sparse"][:1]
+    assert found.what.startswith("samples are 1m apart, and trust.collectionInterval is 30s: they cover 50%")
+    assert found.do == "set trust.collectionInterval to 1m, or scrape more often"

@@ -8,7 +8,7 @@ from doctor.source_series import ENGINE, NOW, counter, gpus, metrics, problems, 
 
 from scaler.doctor.findings import Severity, Topic
 from scaler.doctor.signals import metrics_findings
-from scaler.doctor.verdicts import Doubted, by_reason, unused_findings
+from scaler.doctor.verdicts import Doubted, by_reason, unused
 from scaler.idleness.gpu import BOARD_POWER
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.reasons import UnknownReason
@@ -207,6 +207,6 @@ HELD = {
 def test_gpus_that_are_held_and_unused_are_named_with_their_pod(pod, expected):
     known = gpus("a")
     held = {key: replace(each, **pod) for key, each in known.pods.items()}
-    found = [*unused_findings(replace(known, pods=held), Policy(), NOW)]
+    found = [*by_reason(Topic.SCALED_OBJECTS, [], also=unused(replace(known, pods=held), Policy(), NOW))]
     assert ", ".join(f"{each.severity} {each.check}: {each.what}" for each in found) == expected
     assert all(each.where == "pod team/a" and each.do for each in found)

@@ -131,7 +131,8 @@ def test_a_doubt_says_what_is_wrong_in_the_owners_words() -> None:
     ]
     assert messages == [
         "newest sample of gr_engine_active is 1m31s old (limit 1m30s)",
-        "gr_engine_active covers 47 of 60 collection intervals (at least 80 % needed)",
+        "gr_engine_active covers 47 of 60 collection intervals (at least 80 % needed); if that stays, "
+        "set trust.collectionInterval, now 30s, to how often samples come",
         "gr_engine_active has a hole of 3m30s (limit 3m)",
         "gr_engine_active has no sample in the window",
     ]

@@ -98,6 +98,7 @@ async def _telemetry(settings: Settings) -> AsyncIterator[Telemetry | Unread]:
             rules=DEFAULT_RULES if settings.relabel is None else parse_rules(settings.relabel),
             trust=settings.trust.into(Trust),
             policy=resolve(("settings", settings.defaults.overrides())),
+            asked_every=settings.evaluation.interval if settings.dcgm.endpoints else None,
         )
     finally:
         await source.close()
