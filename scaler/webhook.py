@@ -34,7 +34,7 @@ class SendError(ScalerError):
         super().__init__(message)
         self.retry_after = retry_after
         self.status = status
-        """Of HTTP; None where there was no answer."""
+        """Status of HTTP; None where there was no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 HEADERS = {"Server": "idle-gpu-scaler", "X-Content-Type-Options": "nosniff"}
-"""Of every answer."""
+"""Headers of every answer."""
 _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError)
 """Errors in what a client sends."""
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from scaler.reporting.metric_declarations import GaugeSamples
 
 Encode = Callable[[Any], bytes]
-"""Of the client library: a registry → its page."""
+"""The client library's function: a registry → its page."""
 
 _go_text: Callable[[float], str] = utils.floatToGoString
 _EXPONENT_FROM = 1e6
@@ -67,7 +67,7 @@ def _encoded(family: Metric, samples: Any, encode: Encode, end: bytes) -> bytes:
 
 
 def _lines(family: Metric, series: GaugeSamples, encode: Encode, end: bytes) -> Iterator[bytes]:
-    """Of the series that are shown all at once, which may be thousands."""
+    """The lines of the series that are shown all at once, which may be thousands."""
     places = tuple(f"\0{place}\0" for place in range(len(series.labels)))
     sample = GaugeSamples(series.name, series.labels, {places: 0}, [])
     line = _encoded(family, sample, encode, end).decode().splitlines(keepends=True)[-1].removesuffix("0.0\n")

@@ -203,7 +203,7 @@ async def _sent(request: web.Request, parts: Iterable[bytes], content_type: str)
 
 
 def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """By gzip, the quick way: of pages like ours little is left in any case."""
+    """The page by gzip, the quick way: of pages like ours little is left in any case."""
     gzip = zlib.compressobj(level=1, wbits=16 + zlib.MAX_WBITS)
     for part in parts:
         yield gzip.compress(part)
@@ -234,7 +234,7 @@ _NAMES = frozenset({"DNS", "IP Address", "URI", "email"})
 
 
 def client_identity(certificate: Mapping[str, Any] | None) -> ClientCertificate | None:
-    """Of the client's certificate as `getpeercert` returns it; None without one."""
+    """The names in the client's certificate as `getpeercert` returns it; None without one."""
     if not certificate:
         return None
     names = [name for kind, name in certificate.get("subjectAltName", ()) if kind in _NAMES]

@@ -40,7 +40,7 @@ class GaugeSamples(Sequence[Sample]):
     labels: _Labels
     rows: Mapping[_Labels, float]
     others: list[Sample]
-    """Of series that were set one by one."""
+    """Samples of series that were set one by one."""
 
     def __len__(self) -> int:
         return len(self.rows) + len(self.others)
@@ -118,7 +118,7 @@ class MetricSection:
         return MetricDeclaration(Counter, self, meaning, labels, **more)
 
     def histogram(self, meaning: str, labels: _Labels = (), **more: Any) -> MetricDeclaration[Histogram]:
-        """Of durations; its name ends in `_seconds`."""
+        """A histogram of durations; its name ends in `_seconds`."""
         return MetricDeclaration(Histogram, self, meaning, labels, **more)
 
 

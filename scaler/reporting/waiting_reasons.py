@@ -80,7 +80,7 @@ class FlavorShortage(NamedTuple):
 
     key: FlavorResource
     wanted: int
-    """Of all its pods that may use the flavor."""
+    """What all its pods want that may use the flavor."""
     available: int
     most: int
     """That its queue could ever get, borrowing included."""

@@ -40,7 +40,7 @@ ANSWERED = "idlegpu.io/answered"
 """On a ScaledObject: links that were used, as `id=expiry` (Unix seconds), separated by spaces."""
 _MOST_ANSWERED = 64
 _DIGITS = 12
-"""Of Unix seconds. Anybody who may annotate the object may write thousands, which Python does not convert."""
+"""Digits of Unix seconds. Anybody who may annotate the object may write thousands, which Python does not convert."""
 _ATTEMPTS = 3
 
 PolicyOf = Callable[[tuple[str, str]], Policy | None]
@@ -48,7 +48,7 @@ PolicyOf = Callable[[tuple[str, str]], Policy | None]
 
 
 class LinkPages:
-    """Of any replica: what a user asks for needs no leader."""
+    """The pages of any replica: what a user asks for needs no leader."""
 
     def __init__(
         self,

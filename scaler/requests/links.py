@@ -63,7 +63,7 @@ class Link(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     uid: str
-    """Of the ScaledObject, or the ScalableWorkload that stands for one."""
+    """Uid of the ScaledObject, or of the ScalableWorkload that stands for one."""
     owner: str
     expires: int
     """Unix seconds."""

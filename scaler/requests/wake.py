@@ -55,7 +55,7 @@ _WRITTEN_ON = "scaledobjects.keda.sh (scalableworkloads.idlegpu.io, where no KED
 
 
 class WakeRequests:
-    """Of any replica."""
+    """Requests by HTTP that resume a workload, to any replica."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class _Subject:
 
     @property
     def holder(self) -> ObjectMeta:
-        """Of the object that has the record."""
+        """The object that has the record."""
         return (self.scalable or self.scaled_object).metadata
 
     @property
@@ -142,11 +142,11 @@ class BeforeSuspendController:
         self._clock = clock
         self._wake = asyncio.Event()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """By uid of the ScaledObject: what waits for the run in progress."""
+        """What waits for the run in progress, by uid of the ScaledObject."""
         self._found: dict[str, tuple[datetime, HookProgress]] = {}
         """When a run began that has ended, and how; not written down yet."""
         self._written: dict[str, int] = {}
-        """By uid of the object with the record: the version that was written here."""
+        """The version that was written here, by uid of the object with the record."""
 
     async def run(self) -> None:
         """Tick until cancelled. Where no hooks are there is nothing to do."""

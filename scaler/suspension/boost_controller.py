@@ -120,7 +120,7 @@ class PriorityBoostController:
         self._gate = FeatureGateProbe(api, policy)
         self._warnings = _Warnings(announcer)
         self._unknown_since: dict[str, datetime] = {}
-        """By uid of the Workload."""
+        """Since when each Workload's state is unknown, by uid."""
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and after every evaluation."""
@@ -285,7 +285,7 @@ class _Warnings:
     def __init__(self, announcer: EventSink) -> None:
         self._announcer = announcer
         self._recorded: dict[tuple[str, str], str] = {}
-        """By uid and reason."""
+        """What was recorded last, by uid and reason."""
         self._previous: dict[tuple[str, str], str] = {}
 
     def begin(self) -> None:

@@ -60,11 +60,11 @@ class HookConfig:
     kind: HookKind
     timeout: timedelta
     receiver: Receiver | None = None
-    """Of a webhook."""
+    """Receiver of a webhook."""
     template_file: Path | None = None
-    """Of an object: its manifest."""
+    """File with the manifest of an object."""
     condition: str = ""
-    """Of an object: the type of a condition, or a field of its status, that becomes true."""
+    """Type of an object's condition, or a field of its status, that becomes true."""
     reason: str = ""
     """The reason that the condition has then; empty: any."""
     failure_condition: str = ""
@@ -75,15 +75,15 @@ class HookCall:
     """What a run is about."""
 
     id: str
-    """The same for each attempt of the run."""
+    """One id for all attempts of the run."""
     hook: str
     namespace: str
     kind: str
-    """Of what is scaled: the job, Deployment or Notebook."""
+    """Kind of what is scaled: the job, Deployment or Notebook."""
     name: str
     scaled_object: str
     uid: str
-    """Of the ScaledObject."""
+    """Uid of the ScaledObject."""
     owner: Resource = SCALED_OBJECT
     """What that is: a ScalableWorkload that stands for one is its own."""
     workload: str = ""
@@ -110,7 +110,7 @@ class HookCall:
 
 
 def run_id(uid: str, run: HookRun) -> str:
-    """Of the run of a ScaledObject with that uid."""
+    """The id of the run of a ScaledObject with that uid."""
     return hashlib.sha256(f"{uid}/{run.hook}/{timestamp(run.started_at)}".encode()).hexdigest()[:32]
 
 

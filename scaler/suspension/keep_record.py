@@ -27,13 +27,13 @@ from scaler.kube.objects.resources import CONFIG_MAP
 from scaler.suspension.keeps import WEEK, Keep, recent
 
 SUFFIX = "-keeps"
-"""Of its name, after the name of the Lease."""
+"""The end of its name, after the name of the Lease."""
 _DATA = "keeps"
 _MOST = 800_000
 """Bytes; a ConfigMap has a mebibyte. One namespace has a tenth."""
 
 _Uses = dict[str, tuple[Keep, ...]]
-"""By `namespace/name` of the ScaledObject."""
+"""The uses by `namespace/name` of the ScaledObject."""
 
 
 class KeepRecord:

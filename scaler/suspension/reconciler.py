@@ -138,7 +138,7 @@ class SuspensionReconciler:
         """Called with the history of a workload, whose last line is the state that it has entered."""
         self._clock, self._scales = clock, scales
         self.own: dict[str, OwnRecord] = {}
-        """By uid of the ScaledObject."""
+        """The records by uid of the ScaledObject."""
         self._keeps = KeepRecord(api, *keeps_in, lambda key: cluster.scaled_objects.get(*key) is not None)
         self._actuator = DirectActuator(api, cluster, decision_cache)
 
@@ -243,7 +243,7 @@ class SuspensionReconciler:
                 return
 
     async def _fresh(self, workload: ObservedWorkload) -> ObservedWorkload:
-        """The same as the API has it now. Raises: KubeError."""
+        """The object as the API has it now. Raises: KubeError."""
         found = decode(KueueWorkload, await self._api.get(WORKLOAD.path(workload.namespace, workload.name)))
         if found.metadata.uid != workload.uid:
             raise KubeError(f"Workload {workload.namespace}/{workload.name} was replaced by another", status=404)
@@ -366,7 +366,7 @@ class SuspensionReconciler:
     async def _set_back(
         self, scalable: ScalableWorkload, workload: ObservedWorkload | None, decision: Decision | None
     ) -> SetBack | None:
-        """By the client that has set its replicas, or activated its Workload; who removes annotations is not known.
+        """The client that has set its replicas, or activated its Workload; who removes annotations is not known.
 
         What a plan gives back when its grant ends is started by this scaler.
         """
@@ -614,7 +614,7 @@ def record_on_both(
     *,
     resource: Resource = WORKLOAD,
 ) -> None:
-    """The same Event on what is scaled and on its ScalableWorkload, where there is one."""
+    """One Event is recorded on what is scaled and on its ScalableWorkload, where there is one."""
     if scalable is not None:
         announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
     observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)

@@ -126,8 +126,8 @@ def _is_over(pod: Pod) -> bool:
 
 
 async def _wanted(pods: Mapping[Key, Pod], evaluation: Evaluation, now: datetime) -> dict[Key, str]:
-    """By pod. One that belongs to no workload any more is told nothing; where its workload may be one of which
-    nothing is known, what it has been told stays."""
+    """The annotation of each pod. One that belongs to no workload any more has none; where its workload may be one of
+    which nothing is known, the annotation stays."""
     namespaces, told, doubted, turns = {namespace for namespace, _ in pods}, dict[Key, str](), set[str](), Turns()
     for (namespace, _), entry in evaluation.entries.items():
         await turns.give_way()

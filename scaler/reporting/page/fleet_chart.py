@@ -34,14 +34,14 @@ LABELS = {GpuState.HELD_IDLE: "Idle, left alone", GpuState.IDLE: "Idle", GpuStat
 HEIGHT = 220
 _LONGEST_GAP = 4
 _ROWS = 12
-"""Of the table that accompanies it."""
+"""Rows of the table that accompanies it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSample:
     at: datetime
     gpus: Mapping[str, float]
-    """By state; what is missing is 0."""
+    """GPUs by state; what is missing is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 SPAN = timedelta(hours=6)
 _STEP = timedelta(minutes=3)
-"""Of what Prometheus is asked for."""
+"""Step of what Prometheus is asked for."""
 _MOST_SAMPLES = 360
 _PATIENCE_S = 3.0
 _FRESH_S = 20.0
@@ -92,7 +92,7 @@ class FleetMemory:
             del self._samples[0]
 
     def samples(self, namespaces: Collection[str] | None) -> Sequence[FleetSample]:
-        """Of these namespaces, None: of all."""
+        """The samples of these namespaces, None: of all."""
         return [
             FleetSample(at=at, gpus=_summed(found.items() if namespaces is None else _only(found, namespaces)))
             for at, found in self._samples

@@ -36,7 +36,7 @@ _TEMPLATES = Path(__file__).parent.parent / "templates"
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _PIECES = 200
-"""Of a template in one part."""
+"""Pieces of a template in one part."""
 _SECOND = timedelta(seconds=1)
 
 HEADERS = {
@@ -50,7 +50,8 @@ HEADERS = {
 
 
 def environment(*more: Path) -> "Environment":
-    """Of all templates, with those of more folders; static files are there to be included in pages of one file."""
+    """The environment of all templates, with those of more folders; static files are there to be included in pages of
+    one file."""
     # Imported when somebody opens the page for the first time: it takes some megabytes.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -131,7 +132,7 @@ async def answer(request: web.Request, body: bytes, *, status: int = 200) -> web
 
 
 async def _compressed(body: bytes) -> bytes:
-    """By gzip, the quick way, a part at a time."""
+    """The page by gzip, the quick way, a part at a time."""
     gzip, turns, found = zlib.compressobj(level=1, wbits=16 + zlib.MAX_WBITS), Turns(), []
     for begin in range(0, len(body), 2**16):
         found.append(gzip.compress(body[begin : begin + 2**16]))
@@ -146,7 +147,7 @@ _FILES = {name: (_STATIC / name).read_bytes() for name in _TYPES}
 
 
 def static_version(name: str) -> str:
-    """By which a changed file has another address, so that a client may keep it for good."""
+    """A version by which a changed file has another address, so that a client may keep it for good."""
     return tag_of(_FILES[name])[:12]
 
 

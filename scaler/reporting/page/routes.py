@@ -73,7 +73,7 @@ class WebPage:
     """None: not installed."""
     unready: Callable[[], Sequence[str]]
     interval: timedelta
-    """Of evaluations."""
+    """Time between two evaluations."""
     access: PageAccess | None = None
     """None: whoever reaches the page sees all of it."""
     clock: Clock = SYSTEM_CLOCK

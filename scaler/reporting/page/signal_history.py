@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 _MOST_GPUS = 64
 _MOST_PODS = 64
 _USUAL_PODS = 8
-"""Of a workload that has none now."""
+"""Pods of a workload that has none now."""
 _MOST_SAMPLES = 100_000
 """That one picture is made of: beyond them less time is asked for."""
 _MOST_BINS = 120
@@ -166,7 +166,7 @@ def _of_pods(now: int, remembered: int) -> str:
 
 
 _Samples = tuple[NDArray[np.float64], NDArray[np.float64]]
-"""Of one GPU: Unix seconds, ratios."""
+"""The samples of one GPU: Unix seconds, ratios."""
 _NO_SAMPLES: _Samples = np.zeros(0), np.zeros(0)
 
 
@@ -179,7 +179,7 @@ def _measured(samples: Sequence[tuple[float, float]], unit: Unit) -> _Samples:
 
 
 def _joined(one: _Samples, other: _Samples) -> _Samples:
-    """Of exporters of several generations, or replicas."""
+    """The samples of exporters of several generations, or replicas, as one."""
     return np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
 
 

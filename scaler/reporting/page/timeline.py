@@ -47,7 +47,7 @@ _LETTERS = {
     MarkKind.DEADLINE: ("D", "suspended if its GPUs stay quiet"),
 }
 _ROWS = 24
-"""Of the table that accompanies a signal."""
+"""Rows of the table that accompanies a signal."""
 
 _MARKED = {
     CandidateState.WARNED: MarkKind.WARNING,

@@ -100,11 +100,11 @@ class FleetUsage:
     at: datetime
     gpus: Counter[tuple[GpuOwner, GpuStatus]] = field(default_factory=Counter)
     nodes: dict[str, Counter[GpuStatus]] = field(default_factory=dict)
-    """By node, as far as GPUs are judged on their own."""
+    """The states of GPUs by node, as far as these are judged on their own."""
     workloads: list[TargetUsage] = field(default_factory=list)
     paused_scaled_objects: int = 0
     coverage: Mapping[str, float] = field(default_factory=dict)
-    """By signal."""
+    """The coverage by signal."""
 
 
 _NODES = 256
@@ -129,16 +129,16 @@ class _Basis(NamedTuple):
     when_idle: GpuStatus
     doubt: UnknownReason | None
     rows: tuple[int, ...]
-    """Of the history."""
+    """Rows of the history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PodUsage:
     basis: _Basis
     found: Sequence[tuple[GpuOwner, GpuStatus, str]]
-    """Of each GPU: whose it is, what it does, and its node."""
+    """Whose each GPU is, what it does, and its node."""
     length: timedelta
-    """Of the window that its GPUs are judged by."""
+    """Length of the window that its GPUs are judged by."""
     ripe: timedelta
     """From which age on all of that must be covered."""
     stands: bool
@@ -153,7 +153,7 @@ class _PodUsage:
 class _Tally:
     usage: FleetUsage
     models: dict[str, str]
-    """Of the GPUs of each node, as far as any has ever reported."""
+    """Models of the GPUs of each node, as far as any has ever reported."""
     pods: dict[Key, _PodUsage] = field(default_factory=dict)
     peaks: dict[Key, dict[str, float]] = field(default_factory=dict)
     """Highest sample in the window by signal, of each pod that is known to have a GPU."""
@@ -180,7 +180,8 @@ class GpuUsageReader:
     queues: QueueNames
     owners: Owners = field(default_factory=Owners)
     _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
-    """By node. Remembered while no pod reports there: the model of a node does not change. Nodes do come and go."""
+    """The models by node. They are remembered while no pod reports there: the model of a node does not change. Nodes do
+    come and go."""
     _before: dict[Key, _PodUsage] = field(default_factory=dict, init=False, repr=False)
     """As of the evaluation before."""
     _undecided: JudgedRows = field(default_factory=JudgedRows, init=False, repr=False)
@@ -243,7 +244,7 @@ class GpuUsageReader:
         return found
 
     async def _decided(self, evaluation: Evaluation) -> dict[Key, _Decided]:
-        """By pod. Of several ScaledObjects of one pod the one that judges its GPUs."""
+        """The decisions by pod. Of several ScaledObjects of one pod it is the one that judges its GPUs."""
         found: dict[Key, _Decided] = {}
         async for key, entry in in_steps(evaluation.entries.items()):
             decision, when_idle = prevailing(list(entry.triggers.values())), doubted(UnknownReason.INVALID_POLICY)

@@ -42,7 +42,7 @@ _REASONS = {str(each): str(each) for each in (*FOUND_IDLE, SuspensionEventReason
 
 @dataclass(kw_only=True)
 class SuspensionWatch:
-    """Of ScalableWorkloads, from the watches of them and of Workloads. Subscribe its methods."""
+    """Counts suspensions of ScalableWorkloads, from the watches of them and of Workloads. Subscribe its methods."""
 
     cluster: ClusterState
     queues: QueueNames
@@ -129,7 +129,7 @@ class _Running(NamedTuple):
     """That its pods held when they were last seen."""
     idle_since: datetime | None
     reason: str
-    """Of the verdict by which KEDA was answered 0; empty where it was not."""
+    """Reason of the answer 0 to KEDA; empty where there was none."""
 
 
 class _AtZero(NamedTuple):

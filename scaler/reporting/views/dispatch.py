@@ -30,7 +30,7 @@ class DispatchReader:
     planner: DispatchPlanner
 
     async def waiting(self, now: datetime) -> Mapping[tuple[str, str], Json]:
-        """Of every Workload that waits for a cluster, what each cluster answers."""
+        """What each cluster answers about every Workload that waits for one."""
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
         waiting, standings = self.objects.waiting(), ClusterStandings.of(self.objects)
         memory = DispatchMemory(asked_since=dict.fromkeys((each.uid for each in waiting), _LONG_AGO))

@@ -28,13 +28,13 @@ class PlannerAnswers:
     """What the planner answers for gangs without an active plan, as far as it was asked."""
 
     found: dict[str, ReclaimPlan | NoPlan] = field(default_factory=dict)
-    """By uid of the gang."""
+    """What was found for each gang, by uid."""
     first: dict[tuple[Seeks, str], str] = field(default_factory=dict)
-    """By scope of plans, the gang that gets the next plan there; the others come after it."""
+    """The gang that gets the next plan in each scope of plans; the others come after it."""
     lacking: Collection[str] = frozenset()
     """Uids of the gangs that have quota and lack nodes."""
     heads: dict[str, Sequence[Considered]] = field(default_factory=dict)
-    """By root of a tree, what Kueue's next cycle does with its heads, in their turns."""
+    """What Kueue's next cycle does with the heads of a tree, in their turns, by the root of the tree."""
 
 
 MOST = 1000
@@ -91,7 +91,7 @@ def _state_of(observed: KueueWorkload) -> tuple[str, datetime | None]:
 
 
 _STATES = ("Evicted", "Admitted", "QuotaReserved")
-"""Of one that holds quota, the most final one first."""
+"""States of one that holds quota, the most final one first."""
 
 
 def _since(observed: KueueWorkload, kind: str) -> datetime | None:

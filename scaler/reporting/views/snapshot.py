@@ -57,7 +57,7 @@ class ViewSnapshot:
     remote_copies: Mapping[str, str | Unknown] = field(default_factory=dict)
     """As in `PlanningSnapshot`."""
     checks: CheckViews = CheckViews()  # noqa: RUF009 - frozen
-    """Of our AdmissionChecks; none where they were not read."""
+    """The views of our AdmissionChecks; none where they were not read."""
 
     @cached_property
     def tree_by_queue(self) -> Mapping[str, Tree]:
