@@ -68,7 +68,7 @@ class ReviewedUser:
 
     @property
     def namespace(self) -> str:
-        """Of a ServiceAccount; empty for other users."""
+        """The namespace of a ServiceAccount; empty for other users."""
         match self.user.split(":"):
             case ["system", "serviceaccount", namespace, _]:
                 return namespace
@@ -144,7 +144,7 @@ class ClusterReader:
         return replace(found, gpus=gpus, keda_leases=leases, own_leases=own)
 
     async def _own_leases(self) -> ListResult[Lease]:
-        """By `get`, which is what the scaler's account may do itself."""
+        """The own Leases, read by `get`, which is what the scaler's account may do itself."""
         body = await self._get(kinds.LEASE.path(self._own["lease_namespace"], self._own["lease_name"]))
         try:
             return body if isinstance(body, Unread) else Listing(items=[decode(Lease, body)])

@@ -18,7 +18,7 @@ from scaler.targets.switches import switch_of
 
 
 def diagnose(facts: DoctorInputs, now: datetime) -> list[Finding]:
-    """By topic, in the order in which things depend on each other."""
+    """The findings by topic, in the order in which things depend on each other."""
     findings = [
         *kind_findings(facts.version, facts.served),
         *_namespace_findings(facts),

@@ -53,7 +53,7 @@ class DoctorSettings:
     reconciles: bool = True
     """Whether anything is to be written: with `components: [scaler]` nothing is."""
     optional: frozenset[RuleUser] = frozenset()
-    """Of what is off by default, what is on."""
+    """What is on of what is off by default."""
     namespaces: tuple[str, ...] = ()
     """The only ones that are watched; empty: all are."""
     told_by: NotifyTargets = NO_TARGETS
@@ -84,14 +84,15 @@ class DoctorInputs:
     """Where the API server is and what it calls itself."""
     served: Served | Unread
     listings: Mapping[type, ListResult[Any]] = field(default_factory=dict)
-    """By type, as in `TYPES_READ`; Nodes are only listed where one of our AdmissionChecks needs them."""
+    """What was listed by type, as in `TYPES_READ`; Nodes are only listed where one of our AdmissionChecks needs
+    them."""
     reviews: Reviews = ()
     metrics: SourceSeries | Unread = Unread("no metrics source is configured")  # noqa: RUF009 - frozen
     gpus: Gpus | Unread = Unread("pods were not read")  # noqa: RUF009 - frozen
     wanted: DoctorSettings = DoctorSettings()
     missing_namespaces: Sequence[str] = ()
     keda_leases: ListResult[Lease] = Unread("it was not asked for")  # noqa: RUF009 - frozen
-    """Of KEDA's operators."""
+    """Leases of KEDA's operators."""
     own_leases: ListResult[Lease] = Listing()
     """That of this scaler, in one element; none where there is none."""
 

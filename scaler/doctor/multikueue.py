@@ -44,7 +44,7 @@ from scaler.quota.model import MULTIKUEUE
 T = TypeVar("T")
 
 _PLACEMENT_CONTROLLER = "open-cluster-management.io/placement"
-"""Of AdmissionChecks by which OCM's addon for Kueue writes MultiKueueConfigs."""
+"""Controller of AdmissionChecks by which OCM's addon for Kueue writes MultiKueueConfigs."""
 _SETTLED = timedelta(seconds=30)
 """For how long a copy has quota before it counts: Kueue takes some seconds to remove those of other clusters."""
 _WORKER_SECONDS = 10.0
@@ -65,7 +65,7 @@ class HubFacts:
     clusters: Sequence[MultiKueueCluster] | Unread = ()
     placements: Sequence[ClusterPlacement] | Unread = ()
     workers: Mapping[str, WorkerFacts] = field(default_factory=dict)
-    """By name of the MultiKueueCluster."""
+    """The workers by name of the MultiKueueCluster."""
     preflight: Preflight | None = None
     """None where there is no dispatcher of ours, or no Workload to find out by."""
     dispatches: bool = False
@@ -89,7 +89,7 @@ class HubReader:
 
     transport: KubeTransport
     namespace: str
-    """Of Kueue."""
+    """Namespace of Kueue."""
     offer_name: str
     dispatches: bool
 
@@ -155,7 +155,7 @@ async def _one(transport: KubeTransport, name: str) -> ClusterOffer | Unread:
 
 
 def multikueue_findings(facts: DoctorInputs, hub: HubFacts, now: datetime) -> Iterator[Finding]:
-    """Of a hub."""
+    """The findings about a hub."""
     yield from _of_dispatcher(hub)
     clusters = {each.metadata.name: each for each in hub.clusters} if not isinstance(hub.clusters, Unread) else {}
     for what, found in (("MultiKueueConfigs", hub.configs), ("MultiKueueClusters", hub.clusters)):

@@ -56,7 +56,7 @@ class RequiredRule:
     in_lease_namespace: bool = False
     """Only in the namespace that holds the Lease; all else in every namespace, or in each that is watched."""
     suffix: str = ""
-    """Of the name there, after that of the Lease."""
+    """The end of the name there, after that of the Lease."""
     in_kueue_namespace: bool = False
     """Only in the namespace of Kueue."""
 

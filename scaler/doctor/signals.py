@@ -46,13 +46,13 @@ class Read:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceSeries:
     reads: Mapping[str, Read | Unread]
-    """By the signal's name."""
+    """What was read, by the signal's name."""
     boards: Mapping[str, Read | Unread] = field(default_factory=dict)
     """What is read of whole boards, by name. Nothing of it is required."""
     rules: RelabelRules
     trust: Trust
     policy: Policy = Policy()  # noqa: RUF009 - frozen
-    """Of workloads that set nothing else."""
+    """The policy of workloads that set nothing else."""
     gpus: Gpus | Unread
     asked_every: timedelta | None = None
     """How often the scaler asks a source that knows only the present; None of one that keeps samples."""
@@ -80,7 +80,7 @@ class _SignalSeries:
 
 
 _ShownSeries = Mapping[str, _SignalSeries]
-"""By the signal's name."""
+"""The series by the signal's name."""
 
 
 def metrics_findings(metrics: SourceSeries | Unread, now: datetime) -> Iterator[Finding]:

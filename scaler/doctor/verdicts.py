@@ -77,7 +77,7 @@ class Gpus:
     """The pods that may hold GPUs, and the Nodes. Implements PodPlaces."""
 
     allocatable: int | None = 0
-    """Of all nodes that are ready, shared ones counted as often as they are offered. None: nodes are not read."""
+    """GPUs of all nodes that are ready, shared ones counted as often as they are offered. None: nodes are not read."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     pods: Mapping[PodKey, GpuPod] = field(default_factory=dict)
     """Those that have not ended and hold GPUs, or devices of which it is not known what they are."""

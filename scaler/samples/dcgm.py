@@ -52,7 +52,7 @@ _EVERY_ADDRESS = "dns+"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     url: str
-    """Of the page to fetch."""
+    """Address of the page to fetch."""
     every_address: bool = False
     """Whether the host is a name all of whose addresses are meant."""
 

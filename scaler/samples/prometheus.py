@@ -57,7 +57,7 @@ from scaler.samples.transport import AbortableRequest, BoundedSession
 _backoff = wait_random_exponential(multiplier=0.2, max=2)
 """Up to 0.2, 0.4, 0.8 … s: a restarting server needs about a second, a KEDA poll must not notice."""
 _SOCKET_GRACE_S = 0.5
-"""By which the socket's own timeout is later than the caller's, so that the caller's says what happened."""
+"""Time by which the socket's own timeout is later than the caller's, so that the caller's says what happened."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -173,7 +173,7 @@ class PrometheusSource:
     # ---- retrying
 
     async def _ask(self, query: _Query[_T], deadline: float | None = None) -> _T:
-        """By the deadline, of the monotonic clock; without one within the settings' timeout."""
+        """The answer by the deadline, of the monotonic clock; without one within the settings' timeout."""
         if deadline is None:
             deadline = time.monotonic() + self._config.timeout.total_seconds()
         budget_s = max(0.0, deadline - time.monotonic())

@@ -59,9 +59,9 @@ class ReadRecord:
     size_bytes: int = 0
     """Decompressed size of the answer; 0 where there is none to use."""
     endpoint: str = ""
-    """Of a scrape: the page's URL."""
+    """URL of the page that was scraped."""
     reason: str = ""
-    """Of a scrape that failed: why, for an operator's eyes."""
+    """Why a scrape has failed, for an operator's eyes."""
 
 
 class RawSeries(Protocol):
@@ -137,7 +137,8 @@ class SignalReading(NamedTuple):
     """The source's own clock when it answered, where it says; to detect skew."""
 
     def batches(self) -> Iterator[SeriesBatch]:
-        """The same in columns, some hundred series at a time. Raises: SourceError for samples that cannot be read."""
+        """The samples in columns, some hundred series at a time. Raises: SourceError for samples that cannot be
+        read."""
         if isinstance(self.series, SeriesColumns):
             yield from self.series.batches()
             return

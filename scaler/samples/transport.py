@@ -240,7 +240,7 @@ def _retry_after_s(response: requests.Response) -> float:
 
 
 def _failure(error: Exception) -> ReadError:
-    """The same in our types. Only words of the operating system, TLS or HTTP are kept, never a request's content."""
+    """The failure in our types. Only words of the operating system, TLS or HTTP are kept, never a request's content."""
     if isinstance(error, requests.Timeout | urllib3.exceptions.TimeoutError | TimeoutError):
         return ReadError(ReadOutcome.TIMEOUT, "no answer in time")
     if isinstance(error, requests.exceptions.SSLError | urllib3.exceptions.SSLError):

@@ -73,7 +73,7 @@ class WakeQueries:
     queries: Sequence[WakeQuery] = ()
     source: InstantQuerySource | None = None
     shown: Mapping[Key, Demand] = field(default_factory=dict, init=False)
-    """Of ScaledObjects that have an element."""
+    """The demand of ScaledObjects that have an element."""
     _unheard: Sequence[tuple[WakeQuery, Unknown]] = field(default=(), init=False)
     """The queries that failed, and why."""
 

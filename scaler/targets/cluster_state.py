@@ -118,7 +118,7 @@ class RemoteVerdicts(Protocol):
     """What the clusters say to which MultiKueue has dispatched Workloads."""
 
     def of(self, workload: target_state.ObservedWorkload) -> RemoteAnswer | Unknown:
-        """Of one that is dispatched, by the cluster where it runs now; or why that is not known."""
+        """What the cluster says of a dispatched one where it runs now; or why that is not known."""
 
 
 class NoRemoteVerdicts:
@@ -225,7 +225,8 @@ def is_indexed(label: str) -> bool:
 
 
 def workload_indexes() -> dict[str, Index[Workload]]:
-    """By the job that owns it, by the label of the job's pods in the pod store; remote copies, dispatched ones."""
+    """Indexes by the job that owns it, and by the label of the job's pods in the pod store; remote copies, dispatched
+    ones."""
 
     def by_owner(workload: Workload) -> Iterable[Hashable]:
         if key := owner_key(workload):
@@ -271,7 +272,7 @@ def _awaits_leader(scaled: ScaledObject) -> bool:
 
 
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
-    """By what it scales, those with an annotation that the leader acts on, and those that policies attached."""
+    """Indexes by what it scales; those with an annotation that the leader acts on, and those that policies attached."""
     return {
         "policy": _by_policy,
         "target": lambda scaled: [(scaled.metadata.namespace, scaled.spec.scale_target_ref)],
@@ -280,7 +281,7 @@ def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
 
 
 def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:
-    """By what it scales, and those that policies attached."""
+    """Indexes by what it scales, and those that policies attached."""
     return {"subject": lambda scalable: [scaled_by_key(scalable)], "policy": _by_policy}
 
 
@@ -306,7 +307,7 @@ class PerObjectCache(Generic[Object, View]):
     def __init__(self) -> None:
         self._made: dict[tuple[str, str], tuple[Object, View]] = {}
         self._needed = 0
-        """Of how many objects it was when that was looked at."""
+        """How many objects there were when that was looked at."""
 
     def __len__(self) -> int:
         return len(self._made)
@@ -438,7 +439,7 @@ class ClusterState:
         return next((each for each in found if each.resource == SCALED_OBJECT), next(iter(found), None))
 
     def scaled_object_key(self, namespace: str, name: str) -> Key:
-        """Of the ScaledObject of that name, else of the only one that scales what has that name, or its job."""
+        """The key of the ScaledObject of that name, else of the only one that scales what has that name, or its job."""
         if self.scaled_objects.get(namespace, name) is None:
             listed = (each for each in self.scaled_objects.items() if each.metadata.namespace == namespace)
             found = [each.metadata.key for each in listed if name in self._scaled_names(each)]

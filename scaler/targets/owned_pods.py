@@ -58,7 +58,8 @@ class OwnedPods:
     def __init__(self, cluster: ClusterState, scales: ScaleSubresources) -> None:
         self._cluster, self._scales = cluster, scales
         self._last: dict[bool, tuple[Hashable, _Filed]] = {}
-        """Of one namespace: decisions are made in the order of these. By whether it is below pods only."""
+        """What was filed last, of one namespace: decisions are made in the order of these. By whether it is below pods
+        only."""
 
     def of(self, namespace: str, target: ScaleTargetRef, scale: Scale) -> Sequence[GpuPod] | Unknown:
         """The GPU pods of a scale target; or why not all of them are known.
@@ -127,7 +128,7 @@ class OwnedPods:
         return kind not in _WHOLE_BY_LABELS and self._scales.may_read(namespace, reference)
 
     def _owner(self, namespace: str, reference: OwnerReference) -> ObjectMeta | Unknown:
-        """Of a pod without GPUs its own owners may not be kept."""
+        """The owner of a pod; of one without GPUs its own owners may not be kept."""
         if (reference.api_version, reference.kind) != ("v1", "Pod"):
             return self._scales.owner(namespace, reference)
         found = self._cluster.pods.get(namespace, reference.name)

@@ -31,7 +31,7 @@ class Owners:
     """None where they may not be read."""
 
     def of(self, *objects: ObjectMeta) -> str:
-        """Of the workload that these objects, of one namespace, are about."""
+        """The owner of the workload that these objects, of one namespace, are about."""
         return self._named(objects) or self.of_namespace(objects[0].namespace)
 
     def of_namespace(self, name: str) -> str:

@@ -181,7 +181,7 @@ SWITCHES: Mapping[tuple[str, str], Switch] = {
         ),
     )
 }
-"""By (API group, kind)."""
+"""The switches by (API group, kind)."""
 
 
 # ------------------------------------------------------------------------------------------ the object as a Workload is

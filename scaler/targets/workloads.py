@@ -207,7 +207,7 @@ def is_when_free(annotations: Mapping[str, str]) -> bool:
 
 
 def when_free_request(annotations: Mapping[str, str], *, where: str) -> str:
-    """The same in words; empty where none is."""
+    """What is requested, in words; empty where nothing is."""
     return f"annotation {WAKE_ANNOTATION} on {where}" if is_when_free(annotations) else ""
 
 
@@ -256,7 +256,7 @@ class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
-    """By target. One that cannot be read is none: rather told again than never."""
+    """The marks by target. One that cannot be read is none: a message twice is better than none."""
     found = {}
     for key, value in annotations.items():
         if key.startswith(MARK_PREFIX):
@@ -306,7 +306,7 @@ def hook_run_of(found: BeforeSuspendStatus | None) -> HookRun | None:
 
 
 def annotated_hook_run(annotations: Mapping[str, str]) -> HookRun | None:
-    """Of a ScaledObject whose target has no status of ours."""
+    """The hook's run of a ScaledObject whose target has no status of ours."""
     try:
         text = annotations.get(BEFORE_SUSPEND, "")
         return hook_run_of(msgspec.json.decode(text, type=BeforeSuspendStatus)) if text else None

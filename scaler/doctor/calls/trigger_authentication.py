@@ -31,7 +31,7 @@ class AuthenticatedTrigger:
     name: str
     metadata: Mapping[str, str]
     parameters: Mapping[str, bytes] = field(default_factory=dict)
-    """Of its authentication, as far as they are about TLS."""
+    """Parameters of its authentication, as far as they are about TLS."""
     missing: tuple[str, ...] = ()
     """Sources of these that do not exist, so that KEDA calls without."""
     unread: Unread | None = None
