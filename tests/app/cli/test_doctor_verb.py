@@ -19,7 +19,7 @@ from scaler.doctor.findings import Finding, Severity, Topic
 from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, NAMESPACE, SCALED_OBJECT, SERVICE, WORKLOAD
 
 COLLECT = timedelta(milliseconds=200)
-SETTINGS = "trust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"
+SETTINGS = "evaluation: {interval: 200ms}\ntrust: {collectionInterval: 200ms, maxAgeIntervals: 20}\n"
 
 
 @asynccontextmanager
