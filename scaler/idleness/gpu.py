@@ -129,6 +129,8 @@ class GpuSeries:
     """Both empty where the series speaks of the device, and of no pod that holds it."""
     node: str = ""
     """The host that it names: a Node, an exporter's pod, or a host of another cluster."""
+    hosts: tuple[str, ...] = ()
+    """All that its labels name, where they name several, that one first."""
     model: str = ""
     exporter: str = ""
     """Whose page it stands on, as Prometheus names targets; empty where nothing says so."""
@@ -167,7 +169,8 @@ def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
     namespace, pod = labels.get("namespace", ""), labels.get("pod", "")
     if not (namespace and pod) or max(map(len, labels.values()), default=0) > _LONGEST_LABEL:
         namespace = pod = ""
-    node = _first(labels, *_HOST_LABELS)
+    hosts = (*dict.fromkeys(intern(labels[name]) for name in _HOST_LABELS if labels.get(name)),)
+    node = hosts[0] if hosts else ""
     index = labels.get("gpu", "")
     device = _first(labels, "UUID", "uuid", "gpu_uuid") or (f"{node}/{index}" if node and index else "")
     if not device:
@@ -177,7 +180,8 @@ def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
         # Many GPUs share these.
         namespace=intern(namespace),
         pod=pod,
-        node=intern(node),
+        node=node,
+        hosts=hosts if len(hosts) > 1 else (),
         model=intern(_first(labels, "modelName", "modelname", "model_name")),
         exporter=intern(" ".join(labels[name] for name in ("job", "instance") if labels.get(name))),
     )

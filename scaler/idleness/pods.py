@@ -188,6 +188,7 @@ class _Judging:
         | is the pod's Node                                                  | the pod's        |
         | is another Node of this cluster                                    | another pod's    |
         | is the pod's Node with or without its domain                       | the pod's        |
+        | stands beside others, the first of which that is a Node is …       | as if it was that|
         | shows other pods, of which all that hold GPUs here run on one Node | as if it was that|
         | shows other pods, none of which holds GPUs here                    | another pod's    |
         | shows no other pod, or pods of several Nodes                       | in doubt         |
@@ -199,6 +200,8 @@ class _Judging:
             return Place.ELSEWHERE
         if _is_same_host(host, node):
             return Place.HERE
+        if named := next(filter(self.places.is_node, device.series.hosts), ""):
+            return Place.HERE if named == node else Place.ELSEWHERE
         others = self.history.pods_of_host(host) - {device.pod}
         nodes = {found for each in others if (found := self.places.node_of(*each)) is not None}
         if len(nodes) > 1 or not others:

@@ -61,6 +61,26 @@ async def test_a_host_is_known_by_whatever_label_names_it(label: str) -> None:
     assert await decided(world_of(named("node-a"))) == IDLE
 
 
+@pytest.mark.parametrize("label", ["node", "kubernetes_node", "node_name"])
+@pytest.mark.parametrize(
+    ("host", "other", "expected"),
+    [
+        ("dcgm-exporter-x7k2", "node-a", IDLE),
+        ("dcgm-exporter-x7k2", "node-b", f"Unknown {UnknownReason.NO_SAMPLES}"),
+        ("dcgm-exporter-x7k2", "another", f"Unknown {UnknownReason.UNEXPECTED_GPUS}"),
+        ("node-b", "node-a", f"Unknown {UnknownReason.NO_SAMPLES}"),
+        ("node-a", "node-b", IDLE),
+        ("node-a.example.com", "node-b", IDLE),
+    ],
+)
+async def test_of_several_hosts_that_a_series_names_the_first_that_is_a_node_counts(
+    host: str, other: str, expected: str, label: str
+) -> None:
+    """An exporter may call itself by its pod's name, and the scrape names the Node."""
+    series = gpu("GPU-9", pod="train-pod", node=host)
+    assert await decided(world_of([replace(x, labels={**x.labels, label: other}) for x in series])) == expected
+
+
 @pytest.mark.parametrize(
     ("ratio", "is_alone", "expected"),
     [
