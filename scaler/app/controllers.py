@@ -113,11 +113,18 @@ class LeaderControllers:
         suspend_at = SuspendAtController(
             api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)
         )
-        told = (suspend_at,) if settings.suspend_at else ()
+        suspend_ats = (suspend_at,) if settings.suspend_at else ()
         self._checks = checks
         offer = wiring.offer(api, sink, is_due=self.reclaim.executor.backoff.is_due)
         offered = () if shared.is_confined else (offer,)
-        self._woken: tuple[Controller, ...] = (self.suspension, self.reclaim, boosts, before_suspend, *told, *offered)
+        self._woken: tuple[Controller, ...] = (
+            self.suspension,
+            self.reclaim,
+            boosts,
+            before_suspend,
+            *suspend_ats,
+            *offered,
+        )
         """Those that act on evaluations."""
         when_free = WakeController(WakePlanner(wiring.planner), api)
         self._others: tuple[Controller, ...] = (
@@ -160,7 +167,7 @@ def _attachment(settings: Settings, wiring: Wiring, api: LeaderApi) -> Attachmen
         policies=wiring.idle_policies,
         jobs=wiring.jobs(changed=woken.set),
         target=trigger_target(settings),
-        told_by=settings.notifications.notify_targets(),
+        notified_by=settings.notifications.notify_targets(),
         max_age=settings.kubernetes.max_view_age,
         woken=woken,
     )

@@ -348,7 +348,7 @@ class Wiring:
                 limits=settings.limits,
                 max_view_age=settings.kubernetes.max_view_age,
                 scaler_addresses=frozenset(settings.keda.scaler_addresses),
-                told_by=settings.notifications.notify_targets(),
+                notified_by=settings.notifications.notify_targets(),
                 hooks=settings.hook_timeouts,
             ),
             cluster=self.cluster,

@@ -4,7 +4,7 @@
 |-----------------------------------------------------|------------------------------------------------------|
 | the ScalableWorkload becomes Direct                 | the ScaledObject is created; KEDA scales from then on |
 | annotations of the ScaledObject are copied to it    | (with the annotations of the ScalableWorkload)       |
-| the ScaledObject is told not to restore replicas    | the ScalableWorkload becomes KEDA's                  |
+| the ScaledObject is set not to restore replicas     | the ScalableWorkload becomes KEDA's                  |
 | the ScaledObject is deleted; once it is gone the    | the annotations that were copied are removed from it |
 | leader scales                                       |                                                      |
 

@@ -117,8 +117,8 @@ class AttachmentController:
     jobs: JobWatch
     target: TriggerTarget | None
     """None while it is not known by which address KEDA reaches this scaler."""
-    told_by: NotifyTargets = NO_TARGETS
-    """The targets by which owners are told with messages."""
+    notified_by: NotifyTargets = NO_TARGETS
+    """The targets that notify owners."""
     max_age: timedelta = timedelta(minutes=2)
     """How long ago the API may have been heard of."""
     clock: Clock = SYSTEM_CLOCK
@@ -159,7 +159,7 @@ class AttachmentController:
         jobs = await self.jobs.jobs(with_models=any(each.asks_for_models for each in policies))
         made, turns = Plan(), Turns()
         target, why_none = (None, _NO_KEDA) if self._has_no_keda() else (self.target, _NO_ADDRESS)
-        steps = plan_steps(jobs, policies, attached, target, now, told_by=self.told_by)
+        steps = plan_steps(jobs, policies, attached, target, now, notified_by=self.notified_by)
         for made in steps:  # noqa: B007 (the last one is whole)
             await turns.give_way()
         for standing in made.standings.values():

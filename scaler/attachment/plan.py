@@ -153,19 +153,19 @@ def plan_steps(
     target: TriggerTarget | None,
     now: datetime,
     *,
-    told_by: NotifyTargets = NO_TARGETS,
+    notified_by: NotifyTargets = NO_TARGETS,
 ) -> Iterator[Plan]:
     """The plan, over and over, with one job more each time; the last one is whole.
 
-    Without a `target` nothing is attached, and what has been stays as it is. `told_by`: what tells owners by messages.
-    """
+    Without a `target` nothing is attached, and what has been stays as it is. `notified_by`: the targets that notify
+    owners."""
     made = Plan(standings={each.key: Standing() for each in policies})
     ordered, seen = in_order(policies), set[tuple[str, str]]()
     for job in jobs:
         seen.add((job.namespace, attached_name(job)))
         said = followed(job, ordered, now)
         made.writes += _for_job(job, said, attached, target, made.standings)
-        if said is not None and said.attaches and _cannot_tell(said, told_by):
+        if said is not None and said.attaches and _cannot_tell(said, notified_by):
             made.standings[said.policy.key].add_problem(_CANNOT_TELL)
         yield made
     existing = {(each.namespace, str(each)) for each in policies}
@@ -176,10 +176,10 @@ def plan_steps(
     yield made
 
 
-def _cannot_tell(said: Followed, told_by: NotifyTargets) -> bool:
-    """Whether owners have to be told before a suspension, and nothing does that."""
+def _cannot_tell(said: Followed, notified_by: NotifyTargets) -> bool:
+    """Whether owners have to be notified before a suspension, and nothing does that."""
     annotations = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
-    return said.metadata.get("requireDelivery") == "true" and not told_by.of(annotations)
+    return said.metadata.get("requireDelivery") == "true" and not notified_by.of(annotations)
 
 
 _CANNOT_TELL = (

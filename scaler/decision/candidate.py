@@ -113,7 +113,7 @@ def shortened(history: Sequence[HistoryLine], most: int) -> list[HistoryLine]:
 
 
 def set_back_of(history: Sequence[HistoryLine]) -> SetBack | None:
-    """When its suspension was set back last; None where that is not told."""
+    """When its suspension was set back last; None where that is not known."""
     found = (line for line in reversed(history) if line.times and line.at.tzinfo is not None)
     return next((SetBack(line.at, line.times, line.by) for line in found), None)
 
@@ -152,7 +152,7 @@ def waking_since(history: Sequence[HistoryLine]) -> datetime | None:
 
 
 def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime | None:
-    """When it was suspended last; of one that `is_down`, this time. None where that is not told, or not yet."""
+    """When it was suspended last; of one that `is_down`, this time. None where that is not known, or not yet."""
     for line in reversed(history):
         if line.state in _DOWN:
             return line.at
@@ -210,7 +210,7 @@ def next_line(
 ) -> HistoryLine | None:
     """What is to be added to its history; None where it is in the state of its last line, or nothing is known.
 
-    A warning that is given again is a line of its own: its owner is told of that. What runs after a suspension was
+    A warning that is given again is a line of its own: its owner is notified of that. What runs after a suspension was
     woken, however quickly: that is the first line, and the state that it is in the next one.
     """
     if decision is None or _is_of_source(decision.answer):
@@ -218,8 +218,10 @@ def next_line(
     state = candidate_state(decision, target=target, warned_at=warned_at)
     if before is not None and (before.state == _S.SUSPENDED or set_back) and state in _AFTER_WAKING:
         state = _S.WAKING
-    is_told = before is not None and before.state == state and not (state is _S.WARNED and _is_older(before, warned_at))
-    if state is None or is_told:
+    is_recorded = (
+        before is not None and before.state == state and not (state is _S.WARNED and _is_older(before, warned_at))
+    )
+    if state is None or is_recorded:
         return None
     line = _line(before, decision, state, target or decision.target)
     if set_back is not None and state is _S.WAKING:

@@ -65,7 +65,7 @@ class Decision:
             warned_at = _valid_warning(self.target, self.idle_since) or max(due - warning, self.decided_at)
             counted_from = _counts_from(self.policy, self.target, warned_at)
             if counted_from is None and warned_at + warning <= self.decided_at:
-                return None  # nobody knows when its owner will have been told
+                return None  # nobody knows when its owner will have been notified
             instants.append((counted_from or warned_at) + warning)
         return _first_allowed(self.policy, max(each for each in instants if each is not None))
 
@@ -124,8 +124,8 @@ class Decision:
         verdict = None if self.verdict is None else self.verdict.verdict
         running_since, policy = self.target.running_since, self.policy
         warm_at = running_since + policy.warm_up if running_since is not None else None
-        is_told = row_of(self.answer.reason).tells_time or (isinstance(verdict, Unknown) and verdict is not doubt)
-        if is_told or warm_at == self.decided_at:  # a moment later it is quiet since then
+        tells_time = row_of(self.answer.reason).tells_time or (isinstance(verdict, Unknown) and verdict is not doubt)
+        if tells_time or warm_at == self.decided_at:  # a moment later it is quiet since then
             return self.decided_at
         instants = (warm_at, self.noticeable_at, self.warning_at, *self._instants())
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)
@@ -161,12 +161,13 @@ class Decision:
 
     @property
     def cannot_tell(self) -> bool:
-        """Whether it is never suspended, because its policy asks that its owner is told and nothing does that."""
-        return self.policy.require_delivery and not self.target.told_by
+        """Whether it is never suspended, because its policy asks that its owner is notified and nothing does that."""
+        return self.policy.require_delivery and not self.target.notified_by
 
-    def if_told(self, at: datetime) -> "Decision":
-        """The decision of the same moment, where its owner is told of its warning at that moment and was not before."""
-        return self if self.target.told_at else replace(self, target=replace(self.target, told_at=at))
+    def if_notified(self, at: datetime) -> "Decision":
+        """The decision of the same moment, where its owner is notified of its warning at that moment and was not
+        before."""
+        return self if self.target.notified_at else replace(self, target=replace(self.target, notified_at=at))
 
     def quiet_until(self, until: datetime) -> "Quiet | None":
         """What it leaves to know of the quiet for the next one, if it holds until then. None after work.
@@ -258,10 +259,10 @@ def _valid_warning(target: TargetState, idle_since: datetime) -> datetime | None
 
 
 def _counts_from(policy: Policy, target: TargetState, standing: datetime) -> datetime | None:
-    """From when the time of the policy's warning counts; None where its owner has yet to be told of it."""
+    """From when the time of the policy's warning counts; None where its owner has yet to be notified."""
     if not policy.require_delivery:
         return standing
-    return None if target.told_at is None else max(standing, target.told_at)
+    return None if target.notified_at is None else max(standing, target.notified_at)
 
 
 def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime | None:

@@ -88,8 +88,8 @@ class EvaluationConfig:
     max_view_age: timedelta = timedelta(minutes=3)
     scaler_addresses: frozenset[str] = frozenset()
     """`scalerAddress` values that mean this scaler; empty: all."""
-    told_by: NotifyTargets = NO_TARGETS
-    """The targets by which owners are told with messages."""
+    notified_by: NotifyTargets = NO_TARGETS
+    """The targets that notify owners."""
     hooks: Mapping[str, timedelta] = field(default_factory=dict)
     """How long each hook may take that has to end before a workload is suspended, by its name."""
 
@@ -175,7 +175,7 @@ class Evaluator:
             cluster=self.cluster,
             scales=self.scales,
             demands=self.demands,
-            told_by=config.told_by,
+            notified_by=config.notified_by,
             max_view_age=config.max_view_age,
             max_gap=config.trust.max_gap_intervals * config.trust.interval,
             led_until=lambda: self.led_until(),  # noqa: PLW0108 it is set later

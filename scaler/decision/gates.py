@@ -341,7 +341,7 @@ def _rough(duration: timedelta) -> str:
 def _waits_for_warning(case: Case, warning: timedelta) -> str:
     """Why it must not be suspended yet; empty where its warning has stood long enough."""
     policy, target, standing = case.policy, case.target, case.warned_at
-    if policy.require_delivery and not target.told_by:
+    if policy.require_delivery and not target.notified_by:
         return (
             "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)"
         )
@@ -352,7 +352,7 @@ def _waits_for_warning(case: Case, warning: timedelta) -> str:
     if standing is None:
         return f"its owner is warned {format_duration(warning)} before it may be suspended"
     if (since := case.warning_counts_from) is None:
-        targets = ", ".join(target.told_by)
+        targets = ", ".join(target.notified_by)
         return f"the warning of {standing:%Y-%m-%dT%H:%M:%SZ} counts once its owner has it from {targets}"
     if case.now >= since + warning:
         return ""

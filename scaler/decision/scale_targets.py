@@ -33,7 +33,7 @@ from scaler.targets.workloads import (
     annotated_hook_run,
     grant_of,
     keep_overrides,
-    told_at,
+    notified_at,
     wake_request,
     warned_at,
     when_free_request,
@@ -66,7 +66,7 @@ class ScaleTargets:
     cluster: ClusterState
     scales: ScaleSubresources
     demands: WakeQueries
-    told_by: NotifyTargets
+    notified_by: NotifyTargets
     max_view_age: timedelta
     max_gap: timedelta
     """How long samples may be missing."""
@@ -97,7 +97,7 @@ class ScaleTargets:
         self, scaled_object: ScaledObject, target: ScalableWorkload | Scale | Unknown, at: datetime
     ) -> ScaleTarget:
         """What the target and the ScaledObject say, with who tells its owner; the marks are on what has its history."""
-        metadata, told_by = scaled_object.metadata, self.told_by.of(scaled_object.metadata.annotations)
+        metadata, notified_by = scaled_object.metadata, self.notified_by.of(scaled_object.metadata.annotations)
         where, holder = f"{scaled_object.resource.kind} {metadata.name}", metadata
         try:
             keep = where, keep_overrides(metadata.annotations, where=where)
@@ -111,9 +111,9 @@ class ScaleTargets:
         except MetadataError as error:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
         state, demand = found.state, self.demands.of(metadata.key)
-        if demand or told_by:
-            told = told_at(holder.annotations, state.warned_at, told_by) if told_by else None
-            state = replace(state, demand=demand, told_by=told_by, told_at=told)
+        if demand or notified_by:
+            delivered_at = notified_at(holder.annotations, state.warned_at, notified_by) if notified_by else None
+            state = replace(state, demand=demand, notified_by=notified_by, notified_at=delivered_at)
         return replace(found, state=state, annotations=(keep, *found.annotations))
 
     def _scalable(

@@ -56,8 +56,8 @@ class DoctorSettings:
     """What is on of what is off by default."""
     namespaces: tuple[str, ...] = ()
     """The only ones that are watched; empty: all are."""
-    told_by: NotifyTargets = NO_TARGETS
-    """The targets by which owners are told with messages."""
+    notified_by: NotifyTargets = NO_TARGETS
+    """The targets that notify owners."""
 
     def policy_of(self, trigger: Trigger) -> Policy:
         """That of the trigger, with the operator's defaults. Raises: MetadataError."""

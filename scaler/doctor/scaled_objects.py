@@ -235,7 +235,7 @@ def _of_policy(about: Subject, scaled_object: ScaledObject, policy: Policy, fact
             "has no Workload whose GPUs a plan could take: it is never suspended",
             "let it scale a ScalableWorkload, or set reclaim to Always",
         )
-    if policy.require_delivery and not facts.wanted.told_by.of(scaled_object.metadata.annotations):
+    if policy.require_delivery and not facts.wanted.notified_by.of(scaled_object.metadata.annotations):
         yield about.warn(
             "OwnerNotTold",
             "requireDelivery is true, and no target of the settings' notifications tells its owner by messages: it is "

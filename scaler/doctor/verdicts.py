@@ -193,16 +193,16 @@ class Judgement:
     def _of_lone_witnesses(self, about: Subject) -> Iterator[Finding]:
         history, gpus = self.history, without_parents(each.series.gpu for each in self.history)
         alone = (x for x in history if not history.has_counter(x) and len(expected(history.signals, x.series.gpu)) == 1)
-        lone, is_told = {each.series.gpu for each in alone} & gpus, self.trust.single_witness
+        lone, may_suspend = {each.series.gpu for each in alone} & gpus, self.trust.single_witness
         if not lone:
             return
         what = (
             f"one signal alone decides about {len(lone)} of {len(gpus)} GPUs ({some(map(str, lone))}), and no counter "
         )
         what += "of energy shows that it is still measured: "
-        what += "by trust.singleWitness they are suspended all the same" if is_told else "they are only observed"
+        what += "by trust.singleWitness they are suspended all the same" if may_suspend else "they are only observed"
         do = "add a second signal, or DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION to the exporter, or set trust.singleWitness"
-        severity = Severity.FAIL if lone == gpus and not is_told else Severity.WARN
+        severity = Severity.FAIL if lone == gpus and not may_suspend else Severity.WARN
         yield about.finding(severity, "SingleWitness", what, do)
 
     def _of_other_clusters(self, about: Subject) -> Iterator[Finding]:

@@ -1,1 +1,1 @@
-"""What owners are told of their workloads: which lines of a history, to whom, and how."""
+"""How owners are notified of their workloads: which lines of a history, to whom, and how."""

@@ -20,7 +20,7 @@ from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.errors import KubeError
 from scaler.kube.leader_api import PatchApi
 from scaler.notifications.message import Details, content
-from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_told, pending
+from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_notified, pending
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
 from scaler.notifications.senders import Sender
 from scaler.notifications.workloads import NotifiedWorkloads, Source
@@ -113,7 +113,7 @@ class NotificationController:
         return replace(workload, marks={**workload.marks, **own}) if own else workload
 
     async def _pending(self, workloads: Sequence[NotifiedWorkload], now: datetime) -> list[Notice]:
-        oldest = oldest_told(self._configured.limits.give_up_after, now)
+        oldest = oldest_notified(self._configured.limits.give_up_after, now)
         found: list[Notice] = []
         turns = Turns()
         for workload in workloads:

@@ -1,4 +1,4 @@
-"""What is known of a workload when its owner is told of it: times, and the samples of its GPUs."""
+"""What is known of a workload when its owner is notified: times, and the samples of its GPUs."""
 
 from datetime import datetime
 from typing import Protocol
@@ -40,7 +40,7 @@ class DetailsReader:
         return Details(
             idle_since=decision.idle_since,
             idle_at_least=decision.idle_at_least,
-            suspend_at=decision.if_told(now).suspend_at,
+            suspend_at=decision.if_notified(now).suspend_at,
             gpus=decision.verdict.gpu_count if decision.verdict is not None else 0,
             signals=sparklines(
                 devices,

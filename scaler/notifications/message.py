@@ -18,7 +18,7 @@ _IN_FULL = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What is known of a workload when its owner is told."""
+    """What is known of a workload when its owner is notified."""
 
     idle_since: datetime | None = None
     idle_at_least: bool = False

@@ -1,6 +1,6 @@
-"""Which lines of a workload's history is its owner to be told of, and of which was he told? Pure.
+"""Which lines of a workload's history is its owner to be notified of, and which of them were delivered? Pure.
 
-| the workload entered | its owner is told          |
+| the workload entered | its owner is notified      |
 |----------------------|----------------------------|
 | Warned               | yes                        |
 | Suspended            | yes                        |
@@ -9,12 +9,12 @@
 
 Laws:
 
-* The history is in the API, and so is up to which line each target was told (`Mark`, an annotation for each target).
-  A restart or another leader loses nothing and repeats nothing.
+* The history is in the API, and so is up to which line each target has notified (`Mark`, an annotation for each
+  target). A restart or another leader loses nothing and repeats nothing.
 * A mark is written after delivery. A process that is killed between the two leaves a message that is sent again: with
   the ids that it had, by which its receiver can tell.
-* Lines are told in their order. One that is older than the settings allow is not told any more, but for a warning that
-  stands: with `requireDelivery` its workload runs until its owner was told.
+* Messages are in the order of the lines. None is sent of a line that is older than the settings allow, but for a
+  warning that stands: with `requireDelivery` its workload runs until its owner was notified.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ from scaler.decision.describe import timestamp
 from scaler.decision.reasons import CandidateState
 from scaler.targets.workloads import Mark
 
-_TOLD = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
+_NOTIFIED = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
 _DOWN = frozenset({CandidateState.SUSPENDED, CandidateState.SUSPENDING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifiedWorkload:
-    """A workload whose owner may be told something."""
+    """A workload whose owner may be notified."""
 
     namespace: str
     name: str
@@ -59,7 +59,7 @@ class NotifiedWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """One line of history that one target is to be told of."""
+    """One line of history of which one target is to notify."""
 
     workload: NotifiedWorkload
     line: HistoryLine
@@ -86,10 +86,10 @@ def _digest(*parts: str) -> str:
 
 
 def pending(workload: NotifiedWorkload, target: str, *, not_before: datetime) -> Iterator[Notice]:
-    """What the target is still to be told of the workload, oldest first."""
+    """What the target still has to notify of, oldest first."""
     lines, mark = workload.lines, workload.marks.get(target)
     for number in range(_first(lines, mark), len(lines)):
-        if is_told(lines, number) and (lines[number].at >= not_before or _stands(lines, number)):
+        if is_notified(lines, number) and (lines[number].at >= not_before or _stands(lines, number)):
             yield Notice(workload=workload, line=lines[number], target=target)
 
 
@@ -107,14 +107,14 @@ def _stands(lines: Sequence[HistoryLine], number: int) -> bool:
     return number == len(lines) - 1 and lines[number].state == CandidateState.WARNED
 
 
-def is_told(lines: Sequence[HistoryLine], number: int) -> bool:
+def is_notified(lines: Sequence[HistoryLine], number: int) -> bool:
     state = lines[number].state
     if state == CandidateState.WAKING:
         known = (each.state for each in reversed(lines[:number]) if each.state != CandidateState.UNKNOWN)
         return next(known, "") in _DOWN
-    return state in _TOLD
+    return state in _NOTIFIED
 
 
-def oldest_told(give_up_after: timedelta, now: datetime) -> datetime:
-    """Lines from before are not told any more."""
+def oldest_notified(give_up_after: timedelta, now: datetime) -> datetime:
+    """No message is sent of lines from before."""
     return now - give_up_after

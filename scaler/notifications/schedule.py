@@ -37,12 +37,12 @@ class DeliveryLimits:
     retry_base: timedelta
     retry_max: timedelta
     give_up_after: timedelta
-    """Older lines are not told any more."""
+    """No message is sent of older lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What one owner is told by one target at once."""
+    """What one message of one target to one owner has."""
 
     target: str
     owner: str

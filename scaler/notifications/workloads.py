@@ -1,4 +1,4 @@
-"""The workloads as the API has them now: their histories, who owns them, and which targets are told.
+"""The workloads as the API has them now: their histories, who owns them, and which targets notify of them.
 
 Targets are those that annotation `idlegpu.io/notify` of the ScaledObject names (an IdlePolicy writes it there), else
 the default ones of the settings. Names that the settings do not have are left out; `none` is nobody.
@@ -105,7 +105,7 @@ class NotifiedWorkloads:
             target_name=plain(target.name),
             owner=self._owners.of(metadata, *([source.scalable.metadata] if source.scalable else [])),
             targets=self._targets.of(metadata.annotations),
-            lines=tuple(_told_lines(self._lines(source))),
+            lines=tuple(_notified_lines(self._lines(source))),
             marks=marks_of(source.holder.annotations),
         )
 
@@ -118,7 +118,7 @@ class NotifiedWorkloads:
         return own.lines if own is not None else ()
 
 
-def _told_lines(lines: Iterable[HistoryLine]) -> Iterator[HistoryLine]:
+def _notified_lines(lines: Iterable[HistoryLine]) -> Iterator[HistoryLine]:
     """Without what others than the scaler may have written: who asked, and what a hook said. Of lines whose time has no
     zone there is none."""
     for line in lines:

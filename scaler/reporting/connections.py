@@ -49,7 +49,7 @@ class Connections:
     def __init__(
         self, server: web.Server, tls: ssl.SSLContext | None, limits: ConnectionLimits, refuse: Callable[[str], object]
     ) -> None:
-        """`refuse` is told why, each time."""
+        """`refuse` is called with the reason, each time."""
         self.server, self.tls, self.limits, self.refuse = server, tls, limits, refuse
         self._open: dict[_Connection, None] = {}
         """In the order of time."""

@@ -99,7 +99,7 @@ class QueryResult:
     """JSON arrays, whose elements one after the other are the result."""
     size_bytes: int
     has_histograms: bool = False
-    """Whether its beginning looks like that; they are told at once, and not when it is their turn."""
+    """Whether its beginning looks like that; it is known at once, and not when it is their turn."""
     server_time: datetime | None = None
 
 

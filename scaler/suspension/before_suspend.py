@@ -255,7 +255,7 @@ class BeforeSuspendController:
             task.cancel()
 
     async def _end(self, subject: _Subject, run: HookRun, progress: HookProgress, now: datetime) -> None:
-        """Write down how it has ended. One that had ended before keeps its time, and is not told of again."""
+        """Write down how it has ended. One that had ended before keeps its time, and no Event is recorded again."""
         is_news, outcome = run.outcome is None, progress.outcome or HookOutcome.FAILED
         saved_at = run.started_at if outcome is HookOutcome.SUCCEEDED else run.saved_at
         ended_at = run.ended_at or now.replace(microsecond=0)

@@ -105,8 +105,8 @@ class HookCall:
     def body(self) -> bytes:
         """What a webhook gets."""
         times = {"idleSince": self.idle_since, "startedAt": self.started_at, "deadline": self.deadline}
-        told = self.values | {name: timestamp(at) for name, at in times.items()} | {"evidence": list(self.evidence)}
-        return msgspec.json.encode(told)
+        content = self.values | {name: timestamp(at) for name, at in times.items()} | {"evidence": list(self.evidence)}
+        return msgspec.json.encode(content)
 
 
 def run_id(uid: str, run: HookRun) -> str:
@@ -252,12 +252,14 @@ class ObjectHook:
     def _progress(self, found: Mapping[str, Any], what: str) -> HookProgress:
         status, config = found.get("status") or {}, self.config
         if config.failure_condition and is_so(status, config.failure_condition):
-            return _failed(f"{what}: {config.failure_condition}{_told(status, config.failure_condition)}")
+            return _failed(f"{what}: {config.failure_condition}{_details(status, config.failure_condition)}")
         if is_so(status, config.condition, reason=config.reason):
             return SUCCEEDED
         if any((each.get("status"), each.get("reason")) == _GIVEN_UP for each in _conditions(status, config.condition)):
-            return _failed(f"{what}: {config.condition} is False, Failed{_told(status, config.condition)}")
-        return HookProgress(outcome=None, message=f"{what} is not {config.condition}{_told(status, config.condition)}")
+            return _failed(f"{what}: {config.condition} is False, Failed{_details(status, config.condition)}")
+        return HookProgress(
+            outcome=None, message=f"{what} is not {config.condition}{_details(status, config.condition)}"
+        )
 
 
 def _conditions(status: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
@@ -272,6 +274,6 @@ def is_so(status: Mapping[str, Any], name: str, *, reason: str = "") -> bool:
     return name != "conditions" and bool(status.get(name))
 
 
-def _told(status: Mapping[str, Any], name: str) -> str:
+def _details(status: Mapping[str, Any], name: str) -> str:
     words = next((str(each.get("message") or "") for each in _conditions(status, name)), "")
     return f" ({words[:100]})" if words else ""

@@ -213,7 +213,7 @@ def is_worth_writing(current: ScalableWorkloadStatus, desired: Mapping[str, Any]
 
 
 def _is_warned_again(current: ScalableWorkloadStatus, desired: Mapping[str, Any]) -> bool:
-    """Whether its owner is to be told of a warning that is given again, which changes no state."""
+    """Whether its owner is to be notified of a warning that is given again, which changes no state."""
     added, before = desired.get("history", [])[-1:], last_line(current.history)
     is_same = before is not None and added and before.state == added[0]["state"] == CandidateState.WARNED
     return bool(is_same) and before is not None and timestamp(before.at) != added[0]["at"]

@@ -68,7 +68,7 @@ def _is_warned(decision: Decision) -> bool:
 
 
 class SuspendAtController:
-    """`max_age` is how old decisions may be that are told."""
+    """`max_age` is how old decisions may be that pods are annotated with."""
 
     name = "suspend-at"
 
@@ -128,15 +128,15 @@ def _is_over(pod: Pod) -> bool:
 async def _wanted(pods: Mapping[Key, Pod], evaluation: Evaluation, now: datetime) -> dict[Key, str]:
     """The annotation of each pod. One that belongs to no workload any more has none; where its workload may be one of
     which nothing is known, the annotation stays."""
-    namespaces, told, doubted, turns = {namespace for namespace, _ in pods}, dict[Key, str](), set[str](), Turns()
+    namespaces, found, doubted, turns = {namespace for namespace, _ in pods}, dict[Key, str](), set[str](), Turns()
     for (namespace, _), entry in evaluation.entries.items():
         await turns.give_way()
         decision = prevailing(list(entry.triggers.values())) if namespace in namespaces else None
         if decision is not None:
-            told |= {key: announced(_known(pods[key]), decision, now) for key in _keys(entry, pods)}
+            found |= {key: announced(_known(pods[key]), decision, now) for key in _keys(entry, pods)}
         if namespace in namespaces and not entry.pods:
             doubted.add(namespace)
-    return told | {key: "" for key in pods.keys() - told.keys() if key[0] not in doubted}
+    return found | {key: "" for key in pods.keys() - found.keys() if key[0] not in doubted}
 
 
 def _keys(entry: EvaluatedScaledObject, pods: Collection[Key]) -> Iterator[Key]:

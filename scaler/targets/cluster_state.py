@@ -184,7 +184,7 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
         if gpus.may_be_held_by(pod.spec):
             yield from ((pod.metadata.namespace, *each) for each in pod.metadata.labels.items() if is_indexed(each[0]))
 
-    def told(pod: Pod) -> Iterable[Hashable]:
+    def announced(pod: Pod) -> Iterable[Hashable]:
         return [True] if SUSPEND_AT in pod.metadata.annotations else ()
 
     return {
@@ -194,7 +194,7 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
         "job": jobs_named_by,
         "gpus": with_gpus,
         "label": by_label,
-        SUSPEND_AT: told,
+        SUSPEND_AT: announced,
     }
 
 

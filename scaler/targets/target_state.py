@@ -221,10 +221,10 @@ class TargetState:
     """When the newest of its GPU pods' containers started running; never the creation time."""
     warned_at: datetime | None = None
     """When its owner was warned last that it will be suspended. One from before its last work counts for nothing."""
-    told_by: tuple[str, ...] = ()
+    notified_by: tuple[str, ...] = ()
     """The targets that tell its owner by messages, each of which is accepted or not."""
-    told_at: datetime | None = None
-    """When the first of them had told its owner of that warning; None where none has."""
+    notified_at: datetime | None = None
+    """When the first of them had notified its owner of that warning; None where none has."""
     wake_request: WakeRequest | None = None
     """What asks for a suspended target to run again; None where nothing does."""
     when_free_request: str = ""

@@ -1,5 +1,5 @@
 """What the objects of the API say: a Kueue Workload, the grant of a plan, the annotations of owners, and whether these
-were told of a warning.
+were notified of a warning.
 
 | annotation              | value                                         | meaning                                 |
 |-------------------------|-----------------------------------------------|-----------------------------------------|
@@ -55,7 +55,7 @@ SUSPEND_AT = "idlegpu.io/suspend-at"
 NOTIFY_ANNOTATION = "idlegpu.io/notify"
 """On a ScaledObject: targets of the settings that tell its owner, separated by commas."""
 MARK_PREFIX = "idlegpu.io/notified-"
-"""With the name of a target: up to which line it was told. On what has the history. Written by the leader. JSON."""
+"""With the name of a target: up to which line it has notified. On what has the history. Written by the leader. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 _LONGEST_VALUE = 60
@@ -222,12 +222,12 @@ def warned_at(annotations: Mapping[str, str]) -> datetime | None:
     return instant_of(annotations.get(WARNED_AT, "").strip())
 
 
-# ---- what owners are told
+# ---- how owners are notified
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotifyTargets:
-    """Targets of the settings by which owners may be told."""
+    """Targets of the settings that may notify owners."""
 
     names: tuple[str, ...] = ()
     default: tuple[str, ...] = ()
@@ -269,14 +269,16 @@ def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
     return found
 
 
-def told_at(annotations: Mapping[str, str], warned_at: datetime | None, targets: Collection[str]) -> datetime | None:
-    """When the first of the targets had told the owner of the warning of `warned_at`; None where none has.
+def notified_at(
+    annotations: Mapping[str, str], warned_at: datetime | None, targets: Collection[str]
+) -> datetime | None:
+    """When the first of the targets had notified the owner of the warning of `warned_at`; None where none has.
 
     A mark says so whose line is Warned and not older than the warning: one of an earlier warning is.
     """
     marks = marks_of(annotations) if warned_at is not None and targets else {}
-    told = (mark.delivered_at for name, mark in marks.items() if name in targets and _is_of(mark, warned_at))
-    return min(told, default=None)
+    delivered = (mark.delivered_at for name, mark in marks.items() if name in targets and _is_of(mark, warned_at))
+    return min(delivered, default=None)
 
 
 def _is_of(mark: Mark, warned_at: datetime | None) -> bool:

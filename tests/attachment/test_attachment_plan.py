@@ -39,7 +39,7 @@ class Cluster:
 
     def __init__(self):
         self.objects, self.jobs, self.policies = {}, [JOB], [policy("a")]
-        self.keda_is_there, self.target, self.told_by = True, TARGET, NO_TARGETS
+        self.keda_is_there, self.target, self.notified_by = True, TARGET, NO_TARGETS
 
     def plan(self, now=None):
         attached = Attached(MemoryStore(scalable_workload_indexes()), MemoryStore(scaled_object_indexes()))
@@ -48,7 +48,7 @@ class Cluster:
                 attached.scalable_workloads.put(decode(ScalableWorkload, msgspec.json.encode(body)))
             else:
                 attached.scaled_objects.put(decode(ScaledObject, msgspec.json.encode(body)))
-        return plan(self.jobs, self.policies, attached, self.target, now or at(), told_by=self.told_by)
+        return plan(self.jobs, self.policies, attached, self.target, now or at(), notified_by=self.notified_by)
 
     def settle(self, now=None):
         """Carries plans out until there is nothing to do; what was written, in order."""
@@ -404,9 +404,9 @@ def test_a_policy_whose_jobs_are_never_suspended_because_nothing_tells_their_own
     assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["requireDelivery"] == "true"
     _, [problem] = cluster.standing()
     assert problem.startswith("requireDelivery: no target tells owners by messages")
-    cluster.told_by = NotifyTargets(names=("mail",), default=("mail",))
+    cluster.notified_by = NotifyTargets(names=("mail",), default=("mail",))
     assert cluster.standing()[1], "alerts are no messages"
     cluster.policies[0] = policy("a")
     assert cluster.standing()[1] == []
-    cluster.told_by, cluster.policies[0] = NO_TARGETS, policy("a", requireDelivery=False)
+    cluster.notified_by, cluster.policies[0] = NO_TARGETS, policy("a", requireDelivery=False)
     assert cluster.standing()[1] == []

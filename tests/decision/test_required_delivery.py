@@ -17,10 +17,10 @@ from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.gates import decide
 from scaler.idleness.policy import Overrides, Reclaim, resolve
 from scaler.suspension.status import warned_at as next_warning
-from scaler.targets.workloads import MARK_PREFIX, WARNED_AT, Mark, NotifyTargets, told_at
+from scaler.targets.workloads import MARK_PREFIX, WARNED_AT, Mark, NotifyTargets, notified_at
 
 TOLD_BY = ("chat", "mail")
-WARNED_AT_NOON = {"warned_at": NOON, "told_by": TOLD_BY}
+WARNED_AT_NOON = {"warned_at": NOON, "notified_by": TOLD_BY}
 REQUIRED: dict[str, Any] = {"warning": minutes(20), "require_delivery": True}
 HOUR = minutes(60)
 
@@ -34,9 +34,9 @@ def decided(*, now: datetime, reclaim: Reclaim = Reclaim.ALWAYS, **target: Any) 
 @pytest.mark.parametrize(
     ("target", "after", "answer", "message"),
     [
-        ({"told_at": at(300)}, minutes(25), Inactive, "every required GPU stayed below 1 % for 30m"),
+        ({"notified_at": at(300)}, minutes(25), Inactive, "every required GPU stayed below 1 % for 30m"),
         (
-            {"told_at": at(300)},
+            {"notified_at": at(300)},
             minutes(24),
             Active,
             "its owner was notified at 2026-12-01T12:05:00Z, 20m before it may be suspended",
@@ -48,19 +48,24 @@ def decided(*, now: datetime, reclaim: Reclaim = Reclaim.ALWAYS, **target: Any) 
             "the warning of 2026-12-01T12:00:00Z counts once its owner has it from chat, mail",
         ),
         (
-            {"warned_at": NOON - minutes(31), "told_at": NOON - minutes(31)},
+            {"warned_at": NOON - minutes(31), "notified_at": NOON - minutes(31)},
             HOUR,
             Active,
             "its owner is warned 20m before it may be suspended",
         ),
-        ({"warned_at": None, "told_at": at(300)}, HOUR, Active, "its owner is warned 20m before it may be suspended"),
         (
-            {"told_by": (), "told_at": None},
+            {"warned_at": None, "notified_at": at(300)},
+            HOUR,
+            Active,
+            "its owner is warned 20m before it may be suspended",
+        ),
+        (
+            {"notified_by": (), "notified_at": None},
             HOUR,
             Active,
             "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)",
         ),
-        ({"told_at": at(-300)}, minutes(19), Active, "its owner was notified at 2026-12-01T12:00:00Z"),
+        ({"notified_at": at(-300)}, minutes(19), Active, "its owner was notified at 2026-12-01T12:00:00Z"),
         ({"grant": "plan p1"}, HOUR, Active, "counts once its owner has it from chat, mail"),
     ],
     ids=[
@@ -89,25 +94,25 @@ def test_it_is_suspended_only_when_its_owner_was_told_for_the_time_of_its_policy
 
 
 def test_a_plan_takes_what_was_told() -> None:
-    taken = decided(now=at(3600), reclaim=Reclaim.ON_PRESSURE, told_at=at(300), grant="plan p1").answer
+    taken = decided(now=at(3600), reclaim=Reclaim.ON_PRESSURE, notified_at=at(300), grant="plan p1").answer
     assert (type(taken), str(taken.reason)) == (Inactive, "Reclaimed")
 
 
 def test_the_suspension_is_foreseen_from_the_delivery_and_not_while_that_is_late() -> None:
-    assert decided(now=at(600), told_at=at(300)).suspend_at == at(1500)
+    assert decided(now=at(600), notified_at=at(300)).suspend_at == at(1500)
     assert decided(now=at(600)).suspend_at == at(1200), "at the earliest"
     late = decided(now=at(1200))
     assert late.suspend_at is None
-    assert late.if_told(at(1230)).suspend_at == at(2430), "as its owner reads in the message"
-    assert decided(now=at(600), told_by=()).suspend_at is None
+    assert late.if_notified(at(1230)).suspend_at == at(2430), "as its owner reads in the message"
+    assert decided(now=at(600), notified_by=()).suspend_at is None
 
 
 def test_a_decision_holds_until_the_time_since_the_delivery_is_over() -> None:
-    assert decided(now=at(1300), told_at=at(300)).holds_until() == at(1500)
+    assert decided(now=at(1300), notified_at=at(300)).holds_until() == at(1500)
 
 
 def test_whose_owner_cannot_be_told_is_not_warned() -> None:
-    made = decided(now=at(3600), told_by=(), warned_at=None)
+    made = decided(now=at(3600), notified_by=(), warned_at=None)
     assert made.warning_at is None
     assert next_warning(None, made, now=at(3600)) is None
 
@@ -149,8 +154,8 @@ def mark(line_s: float, delivered_s: float, state: str = "Warned") -> str:
 )
 def test_a_mark_tells_of_one_warning(marks: Mapping[str, str], expected: datetime | None) -> None:
     annotations = {MARK_PREFIX + target: text for target, text in marks.items()}
-    assert told_at(annotations, NOON, TOLD_BY) == expected
-    assert told_at(annotations, None, TOLD_BY) is None
+    assert notified_at(annotations, NOON, TOLD_BY) == expected
+    assert notified_at(annotations, None, TOLD_BY) is None
 
 
 def test_a_warning_that_is_given_again_is_told_again() -> None:
@@ -209,8 +214,8 @@ def test_never_0_without_a_delivery_that_stood_through_quiet(
         target = a_target(
             running_since=at(-60),
             warned_at=known,
-            told_by=TOLD_BY,
-            told_at=told_at(annotations, known, TOLD_BY),
+            notified_by=TOLD_BY,
+            notified_at=notified_at(annotations, known, TOLD_BY),
             grant="plan p1",
         )
         decision = decide(target, seen, policy=given_policy, now=at(60 * now))
@@ -236,7 +241,7 @@ QUIET_METADATA = {"idleAfter": "10m", "warmUp": "0s", "warning": "5m", "requireD
 
 
 def world(*inhabitants: Inhabitant) -> World:
-    return cluster_of(*inhabitants, told_by=NotifyTargets(names=TOLD_BY, default=("chat",)))
+    return cluster_of(*inhabitants, notified_by=NotifyTargets(names=TOLD_BY, default=("chat",)))
 
 
 def warned(made: World, at: datetime) -> None:

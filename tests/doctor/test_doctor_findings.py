@@ -828,7 +828,7 @@ def test_settings_decide_where_metadata_is_silent():
 
 def test_a_workload_whose_owner_has_to_be_told_and_cannot_be_is_reported():
     required = scaled_object(metadata={"requireDelivery": "true"})
-    told = DoctorSettings(told_by=NotifyTargets(names=("mail",), default=("mail",)))
+    told = DoctorSettings(notified_by=NotifyTargets(names=("mail",), default=("mail",)))
     for wanted, expected in ((DoctorSettings(), "warn OwnerNotTold"), (told, "")):
         assert problems(facts(required, scalable(), service(), wanted=wanted), Topic.SCALED_OBJECTS) == expected
 

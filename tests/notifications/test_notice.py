@@ -6,7 +6,7 @@ import pytest
 from builders import NOON
 from notifications.notification_builders import TARGET, lines, told, workload
 
-from scaler.notifications.notice import Notice, is_told, message_id, pending
+from scaler.notifications.notice import Notice, is_notified, message_id, pending
 from scaler.targets.workloads import MARK_PREFIX, Mark, marks_of
 
 LONG_AGO = NOON - timedelta(days=1)
@@ -36,7 +36,7 @@ def states(*history: tuple[str, float], **more: object) -> list[str]:
 )
 def test_only_what_concerns_an_owner_is_told(history: list[str], is_last_told: bool) -> None:
     found = lines(*((state, n) for n, state in enumerate(history)))
-    assert is_told(found, len(found) - 1) is is_last_told
+    assert is_notified(found, len(found) - 1) is is_last_told
 
 
 def test_nothing_is_told_twice_and_nothing_left_out() -> None:

@@ -34,7 +34,7 @@ from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_by_name
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
-from scaler.targets.workloads import MARK_PREFIX, Mark, grant_of, marks_of, told_at
+from scaler.targets.workloads import MARK_PREFIX, Mark, grant_of, marks_of, notified_at
 
 LENGTH, WARNING, GRANTED_FOR, PERIOD, POLLED_EVERY = 10, 6, 8, 40, 3
 HELD = LENGTH + WARNING
@@ -100,8 +100,8 @@ class Life:
 
     def state(self, now: int) -> TargetState:
         state, annotations = state_of(self.situation(now)), self.scalable.metadata.annotations
-        told = told_at(annotations, state.warned_at, TOLD_BY)
-        return replace(state, told_by=TOLD_BY, told_at=told)
+        told = notified_at(annotations, state.warned_at, TOLD_BY)
+        return replace(state, notified_by=TOLD_BY, notified_at=told)
 
     def verdict(self, now: int, read_since: int, *, is_source_up: bool) -> WorkloadVerdict | None:
         if not self.is_active:

@@ -221,8 +221,8 @@ class CaseReplay:
             phase=Phase.RUNNING,
             running_since=datetime.fromtimestamp(running.since_s(pods), UTC),
             warned_at=running.warned_at,
-            told_by=("owner",),
-            told_at=running.warned_at,
+            notified_by=("owner",),
+            notified_at=running.warned_at,
             grant="a gang that always waits",
         )
         decision = decide(target, verdict, policy=policy, now=now, quiet=running.quiet)

@@ -113,7 +113,7 @@ def _wanted(settings: Settings) -> DoctorSettings:
         reconciles=settings.writes,
         optional=_optional(settings),
         namespaces=settings.kubernetes.namespaces,
-        told_by=settings.notifications.notify_targets(),
+        notified_by=settings.notifications.notify_targets(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Settings of what owners are told: targets, owners, limits and links."""
+"""Settings of how owners are notified: targets, owners, limits and links."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -65,7 +65,8 @@ class RetrySettings(Section):
     max: Duration = timedelta(minutes=30)
     """Longest wait between two attempts."""
     give_up_after: Duration = timedelta(hours=6)
-    """What is older is not told any more. Where a target is new, what happened within this time is still told."""
+    """No message is sent of what is older. Where a target is new, messages are sent of what happened within this
+    time."""
 
 
 class LinkSettings(Section):
@@ -82,7 +83,7 @@ class LinkSettings(Section):
 
 
 class NotificationSettings(Section):
-    """What owners are told; see notifications.md. Off without targets."""
+    """How owners are notified; see notifications.md. Off without targets."""
 
     targets: tuple[TargetSettings, ...] = ()
     """Where messages go."""

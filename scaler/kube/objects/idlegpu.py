@@ -273,4 +273,4 @@ class IdlePolicy(Struct, frozen=True):
 
 
 class ClusterIdlePolicy(IdlePolicy, frozen=True):
-    """Where both kinds are told apart by type."""
+    """Where both kinds are distinguished by type."""

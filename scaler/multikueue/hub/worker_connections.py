@@ -134,7 +134,7 @@ class WorkerConnection:
             self._write.set()
 
     def read_anew(self) -> None:
-        """This replica begins to lead: a watch may not have told yet what its predecessor wrote last."""
+        """This replica begins to lead: a watch may not have shown yet what its predecessor wrote last."""
         self._is_outdated, self._has_failed = True, False
         self._write.set()
 

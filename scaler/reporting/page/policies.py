@@ -35,8 +35,8 @@ class PolicyLine:
     @property
     def problems(self) -> Sequence[str]:
         """Each once."""
-        told = self.found.status.problems if self.found is not None and self.shows_counts else ()
-        return [*dict.fromkeys(each for each in (self.policy.problem, *told) if each)]
+        problems = self.found.status.problems if self.found is not None and self.shows_counts else ()
+        return [*dict.fromkeys(each for each in (self.policy.problem, *problems) if each)]
 
     @property
     def selects(self) -> Sequence[tuple[str, str]]:

@@ -22,7 +22,7 @@ from scaler.reporting.usage.prices import Prices
 
 _VERDICTS = (*(each.__name__ for each in (Idle, Busy, Unknown)), "")
 _OF_OWNERS = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
-"""States of which owners are told by alerts."""
+"""States of which alerts notify owners."""
 _Rows = defaultdict[tuple[str, ...], float]
 
 

@@ -99,7 +99,7 @@ class PolicyTrial:
         """Samples of the longest window that is asked for."""
         sampler, longest = self._evaluator.sampler, timedelta(0)
         for each in said:
-            with suppress(MetadataError):  # told where it is decided
+            with suppress(MetadataError):  # shown where it is decided
                 longest = max(longest, parse_metadata(each.metadata).idle_after or timedelta(0))
         longest = min(longest, self._evaluator.config.max_window)
         for _ in range(_PARTS):

@@ -10,7 +10,7 @@ Laws:
   seen at a later tick.
 * A nomination is written with uid and resourceVersion, and not again before the copy shows what became of it.
 * Before the first nomination, and every ten minutes, it is made sure that Kueue can clear it (`preflight.py`). Where it
-  cannot, no worker may reclaim, and every Workload that waits is told what to do.
+  cannot, no worker may reclaim, and every Workload that waits has an Event that says what to do.
 """
 
 import asyncio
@@ -107,7 +107,7 @@ class Dispatcher:
     _checked_at: datetime | None = field(default=None, init=False)
     _written: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
     """The nomination that was written upon which resourceVersion, by uid: until the copy has another one."""
-    _told: dict[str, str] = field(default_factory=dict, init=False)
+    _reasons: dict[str, str] = field(default_factory=dict, init=False)
     """The reason of the last Event, by uid of the Workload."""
 
     def wake(self) -> None:
@@ -183,7 +183,7 @@ class Dispatcher:
 
     def _forget_others(self, uids: set[str]) -> None:
         self._written = {uid: each for uid, each in self._written.items() if uid in uids}
-        self._told = {uid: each for uid, each in self._told.items() if uid in uids}
+        self._reasons = {uid: each for uid, each in self._reasons.items() if uid in uids}
 
     # ------------------------------------------------------------------------------------------------------ preflight
 
@@ -229,7 +229,7 @@ class Dispatcher:
         self._nominated_event(found)
         return True
 
-    # ----------------------------------------------------------------------------------------------------- what is told
+    # ------------------------------------------------------------------------------------------------------ the Events
 
     def _nominated_event(self, found: WorkloadDispatch) -> None:
         message = nominated_message(found)
@@ -240,9 +240,9 @@ class Dispatcher:
         """Those that wait for something that only people can change."""
         for each in plan.workloads:
             reason, message = _trouble(each, self._preflight)
-            if reason == self._told.get(each.waiting.uid, ""):
+            if reason == self._reasons.get(each.waiting.uid, ""):
                 continue
-            self._told[each.waiting.uid] = reason
+            self._reasons[each.waiting.uid] = reason
             if reason:
                 about = ObjectReference.of(WORKLOAD, each.waiting.workload.metadata)
                 self.recorder.record(about, reason, message, warning=True)
