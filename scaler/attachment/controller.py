@@ -22,7 +22,7 @@ import structlog
 
 from scaler.attachment.jobs import JobWatch
 from scaler.attachment.objects import TriggerTarget, policy_of, policy_resource
-from scaler.attachment.plan import NOTED, Attached, Plan, Standing, plan_steps
+from scaler.attachment.plan import NOTED, Attached, Plan, PolicyStatus, plan_steps
 from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.attachment.writes import Verb, Write
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
@@ -162,14 +162,14 @@ class AttachmentController:
         steps = plan_steps(jobs, policies, attached, target, now, notified_by=self.notified_by)
         for made in steps:  # noqa: B007 (the last one is whole)
             await turns.give_way()
-        for standing in made.standings.values():
-            standing.problems += [
-                *([why_none] if standing.needs_keda and target is None else []),
+        for status in made.statuses.values():
+            status.problems += [
+                *([why_none] if status.needs_keda and target is None else []),
                 *self.jobs.problems(),
             ]
         await self._write(made.writes)
         for policy in policies:
-            await self._write_standing(policy, made.standings[policy.key], now)
+            await self._write_status(policy, made.statuses[policy.key], now)
         end = next_end(policies, now)
         self._wake_in("end", None if end is None else (end - now).total_seconds())
 
@@ -213,18 +213,18 @@ class AttachmentController:
         log.debug("attachment written", write=str(write))
         return True
 
-    async def _write_standing(self, policy: AttachmentPolicy, standing: Standing, now: datetime) -> None:
+    async def _write_status(self, policy: AttachmentPolicy, status: PolicyStatus, now: datetime) -> None:
         found = self.policies.get(policy)
-        if found is not None and found.status == standing.as_status(policy.problem, found.metadata.generation):
+        if found is not None and found.status == status.as_status(policy.problem, found.metadata.generation):
             return
         resource = policy_resource(policy)
         try:
             fresh: Json = msgspec.json.decode(await self.api.get(resource.path(*policy.key)))
-            status, reason = ("False", "NotValid") if policy.problem else ("True", "Valid")
-            message = policy.problem or f"{standing.attached} of {standing.matched} matching jobs are attached"
-            conditions = condition_patch(fresh, VALID, status=status, reason=reason, message=message, now=now)
+            valid, reason = ("False", "NotValid") if policy.problem else ("True", "Valid")
+            message = policy.problem or f"{status.attached} of {status.matched} matching jobs are attached"
+            conditions = condition_patch(fresh, VALID, status=valid, reason=reason, message=message, now=now)
             generation = fresh["metadata"].get("generation", 0) if found is None else found.metadata.generation
-            wanted = msgspec.to_builtins(standing.as_status(policy.problem, generation))
+            wanted = msgspec.to_builtins(status.as_status(policy.problem, generation))
             body = {"status": {**((conditions or {}).get("status") or {}), **wanted}}
             if any((fresh.get("status") or {}).get(name) != value for name, value in body["status"].items()):
                 await self.api.patch(resource.path(policy.namespace, policy.name, "status"), body)

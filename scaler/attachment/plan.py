@@ -63,8 +63,8 @@ _INACTIVE = frozenset({Phase.SUSPENDED, Phase.SUSPENDING, Phase.RESUMING, Phase.
 
 
 @dataclass(slots=True)
-class Standing:
-    """How a policy stands: counts, and what its status names of conflicts and problems."""
+class PolicyStatus:
+    """The status of a policy: counts, and what its status names of conflicts and problems."""
 
     matched: int = 0
     attached: int = 0
@@ -97,7 +97,7 @@ class Standing:
 @dataclass(slots=True)
 class Plan:
     writes: list[Write] = field(default_factory=list)
-    standings: dict[PolicyKey, Standing] = field(default_factory=dict)
+    statuses: dict[PolicyKey, PolicyStatus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,14 +159,14 @@ def plan_steps(
 
     Without a `target` nothing is attached, and what has been stays as it is. `notified_by`: the targets that notify
     owners."""
-    made = Plan(standings={each.key: Standing() for each in policies})
+    made = Plan(statuses={each.key: PolicyStatus() for each in policies})
     ordered, seen = in_order(policies), set[tuple[str, str]]()
     for job in jobs:
         seen.add((job.namespace, attached_name(job)))
         said = followed(job, ordered, now)
-        made.writes += _for_job(job, said, attached, target, made.standings)
+        made.writes += _for_job(job, said, attached, target, made.statuses)
         if said is not None and said.attaches and _cannot_tell(said, notified_by):
-            made.standings[said.policy.key].add_problem(_CANNOT_TELL)
+            made.statuses[said.policy.key].add_problem(_CANNOT_TELL)
         yield made
     existing = {(each.namespace, str(each)) for each in policies}
     for key in sorted(attached.ours() - seen):
@@ -193,37 +193,37 @@ def _for_job(
     said: Followed | None,
     attached: Attached,
     target: TriggerTarget | None,
-    standings: Mapping[PolicyKey, Standing],
+    statuses: Mapping[PolicyKey, PolicyStatus],
 ) -> list[Write]:
     key = job.namespace, attached_name(job)
     if said is None:
         return _detach(key, attached)
-    standing = standings[said.policy.key]
-    standing.matched += 1
+    status = statuses[said.policy.key]
+    status.matched += 1
     if said.problem:
-        return _observe(job, said, attached, target, standing)
-    if _is_kept_from(job, said, attached, standing):
+        return _observe(job, said, attached, target, status)
+    if _is_kept_from(job, said, attached, status):
         return _detach(key, attached)
-    standing.needs_keda |= said.actuator != DIRECT
+    status.needs_keda |= said.actuator != DIRECT
     if said.actuator == DIRECT:
-        standing.attached += 1
-        return list(_attach_directly(job, said, attached, standing))
-    standing.attached += target is not None or attached.has(job)
+        status.attached += 1
+        return list(_attach_directly(job, said, attached, status))
+    status.attached += target is not None or attached.has(job)
     if target is None:
         return []
-    return list(_attach(job, said, attached, target, standing))
+    return list(_attach(job, said, attached, target, status))
 
 
 def _observe(
-    job: Job, said: Followed, attached: Attached, target: TriggerTarget | None, standing: Standing
+    job: Job, said: Followed, attached: Attached, target: TriggerTarget | None, status: PolicyStatus
 ) -> list[Write]:
     """What has been attached stays so, in mode Observe."""
     if not said.policy.problem:
-        standing.problems.append(f"{job}: {said.problem}")
+        status.problems.append(f"{job}: {said.problem}")
     key, writes = (job.namespace, attached_name(job)), list[Write]()
     ours, direct = attached.keda(key), attached.scalable_workloads.get(*key)
-    standing.attached += attached.has(job)
-    standing.suspended += direct is not None and is_ours(direct.metadata) and direct.spec.replicas == 0
+    status.attached += attached.has(job)
+    status.suspended += direct is not None and is_ours(direct.metadata) and direct.spec.replicas == 0
     if target is not None and ours is not None and is_ours(ours.metadata):
         writes += updated(ours, scaled_object(job, said, target))
     if direct is not None and is_ours(direct.metadata) and direct.spec.actuator == DIRECT:
@@ -231,16 +231,16 @@ def _observe(
     return writes
 
 
-def _is_kept_from(job: Job, said: Followed, attached: Attached, standing: Standing) -> bool:
+def _is_kept_from(job: Job, said: Followed, attached: Attached, status: PolicyStatus) -> bool:
     """Whether anything keeps the job from being attached, which is counted."""
     if said.excluded is not None:
-        standing.excluded += 1
+        status.excluded += 1
         return True
     if problem := unscalable(job, said):
-        standing.problems.append(f"{job}: {problem}")
+        status.problems.append(f"{job}: {problem}")
         return True
     if taken := attached.conflict(job):
-        standing.conflicts.append(f"{job}: {taken}")
+        status.conflicts.append(f"{job}: {taken}")
         return True
     return False
 
@@ -252,11 +252,13 @@ def unscalable(job: Job, said: Followed) -> str:
     return job.problem
 
 
-def _attach(job: Job, said: Followed, attached: Attached, target: TriggerTarget, standing: Standing) -> Iterable[Write]:
+def _attach(
+    job: Job, said: Followed, attached: Attached, target: TriggerTarget, status: PolicyStatus
+) -> Iterable[Write]:
     key = job.namespace, attached_name(job)
     found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scaled_object(job, said, target)
     if not has_scale_of_its_own(job):
-        standing.suspended += found is not None and found.spec.replicas == 0
+        status.suspended += found is not None and found.spec.replicas == 0
         yield from _scalable_by_keda(found, scaled, scalable_workload(job, said))
     if scaled is None:
         carried = copied(found.metadata.annotations, {}, own=_OWN) if found is not None and is_direct(found) else {}
@@ -276,10 +278,10 @@ def _scalable_by_keda(found: ScalableWorkload | None, scaled: ScaledObject | Non
     return updated(found, wanted, removed(found.metadata.annotations, scaled.metadata.annotations, own=_OWN))
 
 
-def _attach_directly(job: Job, said: Followed, attached: Attached, standing: Standing) -> list[Write]:
+def _attach_directly(job: Job, said: Followed, attached: Attached, status: PolicyStatus) -> list[Write]:
     key = job.namespace, attached_name(job)
     found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scalable_workload(job, said)
-    standing.suspended += found is not None and found.spec.replicas == 0
+    status.suspended += found is not None and found.spec.replicas == 0
     if found is None:
         return [created(SCALABLE_WORKLOAD, wanted)]
     return updated(found, wanted) or (_copy_requests(found, job) if scaled is None else _take_over(found, scaled))

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from scaler.decision.decision import Active, Answer, Decision, Quiet, asked_for, standing_warning, wake_cause
+from scaler.decision.decision import Active, Answer, Decision, Quiet, asked_for, valid_warning, wake_cause
 from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, row_of
 from scaler.documents import UNREADABLE
 from scaler.idleness.policy import Reclaim
@@ -58,7 +58,7 @@ def candidate_state(
     state = row_of(answer.reason).state
     if state is _S.BUSY and decision.is_noticeably_quiet:
         state = _S.IDLE
-    is_warned = standing_warning(decision, warned_at) is not None
+    is_warned = valid_warning(decision, warned_at) is not None
     return _S.WARNED if state is _S.IDLE and is_warned else state
 
 

@@ -62,7 +62,7 @@ class Decision:
         instants = [due, self.policy.keep_until, left_alone_until(self.target, self.decided_at)]
         if (warning := self.policy.warning) is not None:
             # Who was not warned yet is so early that it costs no time, where that is possible.
-            warned_at = _valid_warning(self.target, self.idle_since) or max(due - warning, self.decided_at)
+            warned_at = _warned_since(self.target, self.idle_since) or max(due - warning, self.decided_at)
             counted_from = _counts_from(self.policy, self.target, warned_at)
             if counted_from is None and warned_at + warning <= self.decided_at:
                 return None  # nobody knows when its owner will have been notified
@@ -139,11 +139,11 @@ class Decision:
             left_alone_until(target, now),
             _too_late_at(target, policy),
         )
-        standing = None if self.idle_since is None else _valid_warning(target, self.idle_since)
-        if standing is not None and policy.warning is not None:
+        warned_at = None if self.idle_since is None else _warned_since(target, self.idle_since)
+        if warned_at is not None and policy.warning is not None:
             yield from (
-                standing + policy.warning,
-                (_counts_from(policy, target, standing) or standing) + policy.warning,
+                warned_at + policy.warning,
+                (_counts_from(policy, target, warned_at) or warned_at) + policy.warning,
             )
         if (run := target.hook_run) is not None and run.ended_at is not None:
             yield hooks.again_at(run, policy.window)
@@ -221,7 +221,7 @@ class Case(NamedTuple):
     ) -> "Case":
         """`quiet`: what was known before of its quiet."""
         since, at_least = _idle_since(target, verdict, policy=policy, now=now, quiet=quiet) or (None, False)
-        warned_at = None if since is None else _valid_warning(target, since)
+        warned_at = None if since is None else _warned_since(target, since)
         is_down = not target.desired_replicas and (target.phase is not Phase.HELD or target.wake_request is not None)
         return cls(
             target=target,
@@ -253,23 +253,23 @@ def _first_allowed(policy: Policy, at: datetime) -> datetime | None:
     return first_open(policy.allowed_during, at) if policy.allowed_during else at
 
 
-def _valid_warning(target: TargetState, idle_since: datetime) -> datetime | None:
+def _warned_since(target: TargetState, idle_since: datetime) -> datetime | None:
     """When its owner was warned; None where that was before its last work, or may have been, or never."""
     return target.warned_at if target.warned_at is not None and target.warned_at >= idle_since else None
 
 
-def _counts_from(policy: Policy, target: TargetState, standing: datetime) -> datetime | None:
+def _counts_from(policy: Policy, target: TargetState, warned_at: datetime) -> datetime | None:
     """From when the time of the policy's warning counts; None where its owner has yet to be notified."""
     if not policy.require_delivery:
-        return standing
-    return None if target.notified_at is None else max(standing, target.notified_at)
+        return warned_at
+    return None if target.notified_at is None else max(warned_at, target.notified_at)
 
 
-def standing_warning(decision: Decision, warned_at: datetime | None) -> datetime | None:
-    """When its owner was warned, if that stands; None while work is seen."""
+def valid_warning(decision: Decision, warned_at: datetime | None) -> datetime | None:
+    """When its owner was warned, if that is valid still; None while work is seen."""
     if decision.idle_since is None:
         return None
-    return _valid_warning(replace(decision.target, warned_at=warned_at), decision.idle_since)
+    return _warned_since(replace(decision.target, warned_at=warned_at), decision.idle_since)
 
 
 def hook_stage(decision: Decision, run: HookRun | None) -> HookStage | None:

@@ -157,7 +157,7 @@ class DecisionCache:
         return self._evaluation
 
     def amend(self, entries: Mapping[Key, EvaluatedScaledObject]) -> None:
-        """Replace single entries of the standing evaluation. It does not get younger by that."""
+        """Replace single entries of the latest evaluation. It does not get younger by that."""
         if self._evaluation is not None:
             self._evaluation = self._evaluation.renewed(entries, at=self._evaluation.at)
             self._tell(entries)

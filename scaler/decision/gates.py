@@ -340,20 +340,20 @@ def _rough(duration: timedelta) -> str:
 
 def _waits_for_warning(case: Case, warning: timedelta) -> str:
     """Why it must not be suspended yet; empty where its warning has stood long enough."""
-    policy, target, standing = case.policy, case.target, case.warned_at
+    policy, target, warned_at = case.policy, case.target, case.warned_at
     if policy.require_delivery and not target.notified_by:
         return (
             "its owner cannot be notified: none of its targets sends messages (notifications.targets of the settings)"
         )
-    if standing is None and policy.has_budget and policy.reclaim is Reclaim.ALWAYS:
+    if warned_at is None and policy.has_budget and policy.reclaim is Reclaim.ALWAYS:
         limits = (policy.suspended_at_once, "at once"), (policy.suspended_per_period, "")
         words = " and ".join(f"{limit} {what}".rstrip() for limit, what in limits if limit is not None)
         return f"no room yet in its policy's budget, by which at most {words} are suspended"
-    if standing is None:
+    if warned_at is None:
         return f"its owner is warned {format_duration(warning)} before it may be suspended"
     if (since := case.warning_counts_from) is None:
         targets = ", ".join(target.notified_by)
-        return f"the warning of {standing:%Y-%m-%dT%H:%M:%SZ} counts once its owner has it from {targets}"
+        return f"the warning of {warned_at:%Y-%m-%dT%H:%M:%SZ} counts once its owner has it from {targets}"
     if case.now >= since + warning:
         return ""
     did = "notified" if policy.require_delivery else "warned"

@@ -173,7 +173,7 @@ class Scheduler:
 
 # --------------------------------------------------------------------------------------------- order of the heads
 
-_Standing = tuple[bool, Share, int, datetime]
+_Rank = tuple[bool, Share, int, datetime]
 """The rank of a contender at a cohort: of two, the lower one wins."""
 
 
@@ -196,8 +196,8 @@ class FairSharingOrder:
     def __init__(self, entries: Iterable[NominatedHead]) -> None:
         self._entries = {entry.queue: entry for entry in entries}
         self._seen: dict[TreeNode, Usage] = {}
-        """The usage with which standings were found. That of a root does not matter."""
-        self._standings: dict[TreeNode, dict[QueueNode, _Standing]] = {}
+        """The usage with which ranks were found. That of a root does not matter."""
+        self._ranks: dict[TreeNode, dict[QueueNode, _Rank]] = {}
         """Ranks by the child through which contenders come to their cohort, and by the contenders' queues."""
         self._winners: dict[CohortNode, NominatedHead | None] = {}
         for queue in self._entries:
@@ -223,9 +223,9 @@ class FairSharingOrder:
 
     def _forget(self, node: TreeNode) -> None:
         """Find anew what depends on the node."""
-        self._standings.pop(node, None)
+        self._ranks.pop(node, None)
         for cohort in node.ancestors():
-            self._standings.pop(cohort, None)
+            self._ranks.pop(cohort, None)
             self._winners.pop(cohort, None)
 
     def _winner(self, cohort: CohortNode) -> NominatedHead | None:
@@ -234,21 +234,21 @@ class FairSharingOrder:
             contenders: list[tuple[TreeNode, NominatedHead]]
             contenders = [(below, winner) for below in cohort.cohorts if (winner := self._winner(below))]
             contenders += [(queue, self._entries[queue]) for queue in cohort.queues if queue in self._entries]
-            best = min(contenders, key=lambda contender: self._standing(*contender), default=None)
+            best = min(contenders, key=lambda contender: self._rank(*contender), default=None)
             self._winners[cohort] = best[1] if best else None
         return self._winners[cohort]
 
-    def _standing(self, child: TreeNode, entry: NominatedHead) -> _Standing:
+    def _rank(self, child: TreeNode, entry: NominatedHead) -> _Rank:
         """How good the contender is as the one that comes through this child."""
-        known = self._standings.setdefault(child, {})
-        standing = known.get(entry.queue)
-        if standing is None:
+        known = self._ranks.setdefault(child, {})
+        rank = known.get(entry.queue)
+        if rank is None:
             entry.queue.add(entry.usage)
             share = dominant_resource_share(child)
             entry.queue.remove(entry.usage)
             borrows = share.borrows_any_of(entry.usage)
-            standing = known[entry.queue] = borrows, share, -entry.workload.priority, entry.workload.queued_at
-        return standing
+            rank = known[entry.queue] = borrows, share, -entry.workload.priority, entry.workload.queued_at
+        return rank
 
 
 def _way(queue: QueueNode) -> Iterable[TreeNode]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from scaler.decision.decision import Decision, standing_warning
+from scaler.decision.decision import Decision, valid_warning
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import prevailing
 from scaler.idleness.policy import FIELDS, EnforcementMode, Policy, Reclaim
@@ -75,7 +75,7 @@ class _Member:
             at = now if target.phase in (Phase.SUSPENDING, Phase.HELD) else target.suspended_at
             return Suspension(member=self.workload, at=at)
         is_warned = policy.reclaim is Reclaim.ALWAYS and policy.mode is EnforcementMode.ENFORCE
-        if is_granted or target.grant or (is_warned and standing_warning(self.decision, target.warned_at)):
+        if is_granted or target.grant or (is_warned and valid_warning(self.decision, target.warned_at)):
             return Suspension(member=self.workload, at=now)
         if target.suspended_at is not None:
             return Suspension(member=self.workload, at=target.suspended_at, is_over=True)

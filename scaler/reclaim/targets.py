@@ -285,15 +285,15 @@ class NodeShortage(PlanTarget):
         return frozenset(found)
 
 
-def _is_being_served(standing: CheckedWorkload) -> bool:
-    if isinstance(standing.placement, Insufficient):
-        return standing.awaits_nodes
-    return not (isinstance(standing.placement, Blocked) and standing.placement.why is Waiting.NOT_GUARANTEED)
+def _is_being_served(checked: CheckedWorkload) -> bool:
+    if isinstance(checked.placement, Insufficient):
+        return checked.awaits_nodes
+    return not (isinstance(checked.placement, Blocked) and checked.placement.why is Waiting.NOT_GUARANTEED)
 
 
-def _holder(standing: CheckedWorkload, state: PlanningSnapshot) -> QuotaWorkload | None:
-    found = state.snapshot.workload(standing.key)
-    return found if found is not None and found.uid == standing.uid and found.reservation is not None else None
+def _holder(checked: CheckedWorkload, state: PlanningSnapshot) -> QuotaWorkload | None:
+    found = state.snapshot.workload(checked.key)
+    return found if found is not None and found.uid == checked.uid and found.reservation is not None else None
 
 
 def _unforeseeable(gang: QuotaWorkload, message: str) -> NoPlan:

@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
-from scaler.decision.decision import Active, Decision, Inactive, standing_warning
+from scaler.decision.decision import Active, Decision, Inactive, valid_warning
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.describe import is_warning_due, prevailing
 from scaler.decision.reasons import DecisionReason
@@ -64,7 +64,7 @@ def _is_due(decision: Decision, reason: DecisionReason) -> bool:
 def _is_warned(decision: Decision) -> bool:
     if decision.policy.warning is None:
         return is_warning_due(decision)
-    return standing_warning(decision, decision.target.warned_at) is not None
+    return valid_warning(decision, decision.target.warned_at) is not None
 
 
 class SuspendAtController:

@@ -460,7 +460,7 @@ class ClusterState:
 
     def scaler_of(self, workload: Workload) -> ScalableWorkload | None:
         """The one that acts for it: the oldest, one that is being deleted only where there is no other."""
-        return min(self.scalers_of(workload), key=_standing, default=None)
+        return min(self.scalers_of(workload), key=_precedence, default=None)
 
     def _preference(self, workload: Workload) -> tuple[bool, float, str]:
         created = workload.metadata.creation_timestamp
@@ -636,7 +636,7 @@ class ClusterState:
         return _ObservedObject(
             workload=observe_switched(switch, found, self.gpus, resumed_at=scalable.status.resumed_at),
             pods=self.pods_of_selector(found.metadata.namespace, switch.selector(found.metadata.name)),
-            taken_by=self._taken_by(scalable, min(same, key=_standing, default=None)),
+            taken_by=self._taken_by(scalable, min(same, key=_precedence, default=None)),
         )
 
     def _taken_by(self, scalable: ScalableWorkload, oldest: ScalableWorkload | None) -> str:
@@ -657,7 +657,7 @@ class _ObservedObject(TypedDict, total=False):
     remote: RemoteAnswer | Unknown | None
 
 
-def _standing(scalable: ScalableWorkload) -> tuple[bool, float, str]:
+def _precedence(scalable: ScalableWorkload) -> tuple[bool, float, str]:
     created = scalable.metadata.creation_timestamp
     age = created.timestamp() if created else 0.0
     return scalable.metadata.deletion_timestamp is not None, age, scalable.metadata.name

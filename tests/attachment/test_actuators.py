@@ -41,8 +41,8 @@ def test_a_job_gets_a_scalable_workload_only_with_what_its_trigger_would_say(clu
     annotations = asked(cluster, SCALABLE_WORKLOAD)
     assert annotations[POLICY_ANNOTATION] == "IdlePolicy/a"
     assert json.loads(annotations[SOURCES_ANNOTATION]) == {"mode": "IdlePolicy/a"}
-    assert cluster.standing() == ((1, 1, 0, 0), [])
-    assert not cluster.plan().standings[DIRECT.key].needs_keda
+    assert cluster.status() == ((1, 1, 0, 0), [])
+    assert not cluster.plan().statuses[DIRECT.key].needs_keda
 
 
 def test_what_has_replicas_of_its_own_needs_keda(cluster):
@@ -53,7 +53,7 @@ def test_what_has_replicas_of_its_own_needs_keda(cluster):
     words = (
         "Deployment demo/notebook: actuator Direct scales no Deployment, which has replicas of its own: it needs KEDA"
     )
-    assert cluster.standing() == ((1, 0, 0, 0), [words])
+    assert cluster.status() == ((1, 0, 0, 0), [words])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_what_the_policy_says_no_more_goes_and_replicas_stay(cluster):
     assert cluster.settle() == [PATCHED]
     assert swl(cluster)["spec"]["triggerMetadata"] == {"mode": "enforce"}
     assert "idlegpu.io/notify" not in asked(cluster, SCALABLE_WORKLOAD)
-    assert cluster.standing() == ((1, 1, 0, 1), [])
+    assert cluster.status() == ((1, 1, 0, 1), [])
     assert swl(cluster)["spec"]["replicas"] == 0
 
 

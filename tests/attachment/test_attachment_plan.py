@@ -98,9 +98,9 @@ class Cluster:
     def get(self, resource, name=NAME):
         return self.objects[resource, "demo", name]
 
-    def standing(self, now=None):
+    def status(self, now=None):
         """(matched, attached, excluded, suspended) and the words, of the first policy."""
-        found = self.plan(now).standings[self.policies[0].key]
+        found = self.plan(now).statuses[self.policies[0].key]
         return (found.matched, found.attached, found.excluded, found.suspended), found.conflicts + found.problems
 
 
@@ -125,7 +125,7 @@ GONE = [f"delete ScaledObject {NAME}", f"delete ScalableWorkload {NAME}"]
 
 def test_a_job_gets_a_scalable_workload_and_a_scaled_object_that_are_owned_by_it(cluster):
     assert cluster.settle() == BOTH
-    assert cluster.standing() == ((1, 1, 0, 0), [])
+    assert cluster.status() == ((1, 1, 0, 0), [])
     scalable, scaled = cluster.get(SCALABLE_WORKLOAD), cluster.get(SCALED_OBJECT)
     job = {"apiVersion": "batch/v1", "kind": "Job", "name": "train-4711"}
     assert scalable["spec"] == {"replicas": 1, "jobRef": job}
@@ -174,7 +174,7 @@ def test_a_change_of_the_policy_changes_the_scaled_object_and_not_the_replicas(c
     metadata = cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]
     assert metadata == {"scalerAddress": "scaler:9090", "mode": "enforce", "idleAfter": "20m"}
     assert cluster.get(SCALABLE_WORKLOAD)["spec"]["replicas"] == 0
-    assert cluster.standing() == ((1, 1, 0, 1), [])
+    assert cluster.status() == ((1, 1, 0, 1), [])
 
 
 def test_who_is_told_is_on_the_scaled_object_and_goes_with_the_policy_s_word(cluster):
@@ -271,7 +271,7 @@ def test_a_policy_that_is_not_valid_attaches_nothing_and_what_it_has_attached_on
     assert cluster.settle() == [f"patch ScaledObject {NAME}"]
     assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["mode"] == "observe"
     assert len(cluster.objects) == 2
-    assert cluster.standing()[0] == (2, 1, 0, 0), "what is attached is counted, whoever is not attached any more"
+    assert cluster.status()[0] == (2, 1, 0, 0), "what is attached is counted, whoever is not attached any more"
 
 
 def test_without_an_address_nothing_is_attached_and_what_is_stays_as_it_is(cluster):
@@ -281,10 +281,10 @@ def test_without_an_address_nothing_is_attached_and_what_is_stays_as_it_is(clust
     cluster.settle()
     cluster.target, cluster.policies = None, [policy("a", idleAfter="20m")]
     assert cluster.settle() == []
-    assert cluster.standing()[0][:2] == (1, 1)
+    assert cluster.status()[0][:2] == (1, 1)
     cluster.policies = [policy("a", gpus="some")]
     assert cluster.settle() == []
-    assert cluster.standing()[0][:2] == (1, 1)
+    assert cluster.status()[0][:2] == (1, 1)
     cluster.policies = []
     assert cluster.settle() == GONE
 
@@ -294,7 +294,7 @@ def test_a_job_whose_two_policies_contradict_each_other_is_only_observed_and_the
     cluster.policies = [policy("a", idleAfterUnderPressure="30m", mode="Enforce"), cluster_policy("c", idleAfter="20m")]
     assert cluster.settle() == [f"patch ScaledObject {NAME}"]
     assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["mode"] == "observe"
-    counts, [words] = cluster.standing()
+    counts, [words] = cluster.status()
     assert counts == (1, 1, 0, 0)
     assert words.startswith(
         "Job demo/train-4711: idleAfterUnderPressure, with the idleAfter of ClusterIdlePolicy/c: 30m"
@@ -332,7 +332,7 @@ def test_what_an_author_scales_is_left_alone(cluster, ours_first, resource, name
     cluster.put(resource, {"metadata": {"namespace": "demo", "name": name}, "spec": spec})
     done = cluster.settle()
     assert done == (GONE if ours_first and name != NAME else [])
-    assert cluster.standing() == ((1, 0, 0, 0), [f"Job demo/train-4711: {words}"])
+    assert cluster.status() == ((1, 0, 0, 0), [f"Job demo/train-4711: {words}"])
     assert list(cluster.objects) == [(resource, "demo", name)]
 
 
@@ -341,13 +341,13 @@ def test_a_deployment_that_has_a_scaled_object_is_left_alone(cluster):
     spec = {"scaleTargetRef": {"name": "notebook"}}
     cluster.put(SCALED_OBJECT, {"metadata": {"namespace": "demo", "name": "mine"}, "spec": spec})
     assert cluster.settle() == []
-    assert cluster.standing() == ((1, 0, 0, 0), ["Deployment demo/notebook: ScaledObject mine"])
+    assert cluster.status() == ((1, 0, 0, 0), ["Deployment demo/notebook: ScaledObject mine"])
 
 
 def test_what_cannot_be_scaled_between_1_and_0_is_a_problem_of_the_policy(cluster):
     cluster.jobs = [replace(NOTEBOOK, problem="it has 3 replicas")]
     assert cluster.settle() == []
-    assert cluster.standing() == ((1, 0, 0, 0), ["Deployment demo/notebook: it has 3 replicas"])
+    assert cluster.status() == ((1, 0, 0, 0), ["Deployment demo/notebook: it has 3 replicas"])
 
 
 def test_what_the_jobs_owner_asks_for_is_copied_once_and_taken_back_with_it(cluster):
@@ -375,13 +375,13 @@ def test_what_the_jobs_owner_asks_for_is_copied_once_and_taken_back_with_it(clus
 def test_an_exclusion_that_ends_lets_the_job_be_attached(cluster):
     cluster.policies = [policy("a", exclude=[{"kinds": ["Job"], "until": "2026-12-01T12:01:00Z"}])]
     assert cluster.settle() == []
-    assert cluster.standing()[0] == (1, 0, 1, 0)
+    assert cluster.status()[0] == (1, 0, 1, 0)
     assert cluster.settle(at(60)) == BOTH
 
 
 def test_the_status_of_a_policy_names_a_few_and_counts_all(cluster):
     cluster.jobs = [replace(NOTEBOOK, name=f"n{n}", uid=f"u{n}", problem="3 replicas") for n in range(30)]
-    status = cluster.plan().standings["demo", "a"].as_status("it cannot be read", 7)
+    status = cluster.plan().statuses["demo", "a"].as_status("it cannot be read", 7)
     assert (status.observed_generation, status.matched, status.attached, len(status.problems)) == (7, 30, 0, 10)
     assert "it cannot be read" in status.problems
 
@@ -402,11 +402,11 @@ def test_a_policy_whose_jobs_are_never_suspended_because_nothing_tells_their_own
     cluster.policies = [policy("a", notify=["alerts"]), cluster_policy("b", warning="10m", requireDelivery=True)]
     cluster.settle()
     assert cluster.get(SCALED_OBJECT)["spec"]["triggers"][0]["metadata"]["requireDelivery"] == "true"
-    _, [problem] = cluster.standing()
+    _, [problem] = cluster.status()
     assert problem.startswith("requireDelivery: no target tells owners by messages")
     cluster.notified_by = NotifyTargets(names=("mail",), default=("mail",))
-    assert cluster.standing()[1], "alerts are no messages"
+    assert cluster.status()[1], "alerts are no messages"
     cluster.policies[0] = policy("a")
-    assert cluster.standing()[1] == []
+    assert cluster.status()[1] == []
     cluster.notified_by, cluster.policies[0] = NO_TARGETS, policy("a", requireDelivery=False)
-    assert cluster.standing()[1] == []
+    assert cluster.status()[1] == []

@@ -26,7 +26,7 @@ from math import inf
 
 import numpy as np
 
-from scaler.decision.decision import Decision, Quiet, standing_warning
+from scaler.decision.decision import Decision, Quiet, valid_warning
 from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason, row_of
 from scaler.idleness.hours import following, next_change
@@ -228,7 +228,7 @@ class CaseReplay:
         decision = decide(target, verdict, policy=policy, now=now, quiet=running.quiet)
         running.quiet = decision.quiet_until(now)
         if policy.warning is not None and decision.warning_at is not None and decision.warning_at <= now:
-            running.warned_at = standing_warning(decision, running.warned_at) or now
+            running.warned_at = valid_warning(decision, running.warned_at) or now
         return decision
 
     def _suspend(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:

@@ -241,8 +241,8 @@ class ProvisioningStep:
 NO_STEP = ProvisioningStep(kind=StepKind.NOTHING)
 
 
-class _Standing(StrEnum):
-    """How the newest request stands, by what follows from it."""
+class _Progress(StrEnum):
+    """How far the newest request has come, by what has to be done next."""
 
     NONE = "None"
     OPEN = "Open"
@@ -257,16 +257,16 @@ class _Standing(StrEnum):
     """Lost, and the last one."""
 
 
-_WAITING: Mapping[_Standing, Mapping[NodeNeed, StepKind]] = {
-    standing: dict(zip((NodeNeed.NOTHING, NodeNeed.TIME, NodeNeed.NODES), row, strict=True))
-    for standing, row in {
-        _Standing.NONE: (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
-        _Standing.OPEN: (StepKind.WAIT, StepKind.WAIT, StepKind.WAIT),
-        _Standing.BOOKED: (StepKind.PROVISIONED, StepKind.PROVISIONED, StepKind.PROVISIONED),
-        _Standing.ADDED: (StepKind.PROVISIONED, StepKind.WAIT, StepKind.WAIT),
-        _Standing.RESTING: (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
-        _Standing.LOST: (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
-        _Standing.SPENT: (StepKind.NOTHING, StepKind.WAIT, StepKind.AT_LIMIT),
+_WAITING: Mapping[_Progress, Mapping[NodeNeed, StepKind]] = {
+    progress: dict(zip((NodeNeed.NOTHING, NodeNeed.TIME, NodeNeed.NODES), row, strict=True))
+    for progress, row in {
+        _Progress.NONE: (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
+        _Progress.OPEN: (StepKind.WAIT, StepKind.WAIT, StepKind.WAIT),
+        _Progress.BOOKED: (StepKind.PROVISIONED, StepKind.PROVISIONED, StepKind.PROVISIONED),
+        _Progress.ADDED: (StepKind.PROVISIONED, StepKind.WAIT, StepKind.WAIT),
+        _Progress.RESTING: (StepKind.NOTHING, StepKind.BACK_OFF, StepKind.BACK_OFF),
+        _Progress.LOST: (StepKind.NOTHING, StepKind.WAIT, StepKind.CREATE),
+        _Progress.SPENT: (StepKind.NOTHING, StepKind.WAIT, StepKind.AT_LIMIT),
     }.items()
 }
 
@@ -336,26 +336,26 @@ def _of_waiting(
     if removal := _remove(older, "a later attempt has taken its place"):
         return removal
     need = gang.need(policy, now)
-    kind = _WAITING[_standing_of(newest, need, policy, now)][need]
+    kind = _WAITING[_progress_of(newest, need, policy, now)][need]
     return _detailed(kind, gang, newest, policy, now)
 
 
-def _standing_of(
+def _progress_of(
     newest: ObservedRequest | None, need: NodeNeed, policy: ProvisioningPolicy, now: datetime
-) -> _Standing:
+) -> _Progress:
     if newest is None:
-        return _Standing.NONE
+        return _Progress.NONE
     is_provisioned = newest.state is RequestState.PROVISIONED
     if is_provisioned and not (need is NodeNeed.NODES and newest.is_late(now)):
-        return _Standing.ADDED if policy.amount is Amount.MISSING else _Standing.BOOKED
+        return _Progress.ADDED if policy.amount is Amount.MISSING else _Progress.BOOKED
     if not (is_provisioned or newest.state in LOST):
-        return _Standing.OPEN
+        return _Progress.OPEN
     is_last = not policy.retry.allows_another_after(newest.attempt)
     # One that yields rests first, too: else a gang whose requests fail at once would come and go without pause.
     rests = policy.at_limit is AtLimit.YIELD or not is_last
     if rests and now < _pause_ends(newest, policy):
-        return _Standing.RESTING
-    return _Standing.SPENT if is_last else _Standing.LOST
+        return _Progress.RESTING
+    return _Progress.SPENT if is_last else _Progress.LOST
 
 
 def _pause_ends(lost: ObservedRequest, policy: ProvisioningPolicy) -> datetime:

@@ -67,7 +67,7 @@ def render(explanation: Json, *, shows_defaults: bool = False) -> RenderableType
     if parts and (admission or explanation.get("admissionProblem")):
         parts.append("")
     if admission:
-        parts += [*_standing(admission)]
+        parts += [*_waiting(admission)]
         if not explanation["scaledObject"]:
             parts.append(Text("no ScaledObject of that name, or of that job, is evaluated by this scaler", style="dim"))
     elif problem := explanation.get("admissionProblem"):
@@ -91,7 +91,7 @@ def _scaled(explanation: Json, *, shows_defaults: bool) -> list[RenderableType]:
     return parts
 
 
-def _standing(admission: Json) -> Iterator[RenderableType]:
+def _waiting(admission: Json) -> Iterator[RenderableType]:
     """The Workload: all that `pending` says of one that waits, and of any other one its checks."""
     if gang := admission["gang"]:
         yield from gang_lines(gang)

@@ -54,7 +54,7 @@ def gang_rows(gang: Json) -> Iterator[Row]:
         yield from check_rows(check)
     if gang.get("dispatch"):
         yield from cluster_rows(gang["dispatch"])
-    yield from standing_rows(gang)
+    yield from gang_state_rows(gang)
 
 
 def cluster_rows(dispatch: Json) -> Iterator[Row]:
@@ -79,7 +79,7 @@ def reason_rows(gang: Json) -> Iterator[Row]:
         yield "and" if place else "because", reason_text(each["reason"], each["message"])
 
 
-def standing_rows(gang: Json) -> Iterator[Row]:
+def gang_state_rows(gang: Json) -> Iterator[Row]:
     yield "wants", "; ".join(_pods(each) for each in gang["podSets"])
     yield "waits", f"{gang['waits']}, since {gang['since']}; priority {gang['priority']}"
     yield "queue", _place(gang)

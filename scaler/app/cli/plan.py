@@ -8,7 +8,7 @@ from rich.text import Text
 
 from scaler.app.cli.client import Json, ScalerClient, parse_name
 from scaler.app.cli.layout import WAITS, Cells, Row, count, labelled_rows, number_text, reason_text, table_or_list
-from scaler.app.cli.pending import cluster_rows, reason_rows, standing_rows, title
+from scaler.app.cli.pending import cluster_rows, gang_state_rows, reason_rows, title
 from scaler.app.cli.queues import amount
 from scaler.errors import ConfigurationError
 
@@ -63,7 +63,7 @@ def _facts(answer: Json) -> Iterator[Row]:
     yield from reason_rows(gang)
     if answer.get("dispatch"):
         yield from cluster_rows(answer["dispatch"])
-    yield from standing_rows(gang)
+    yield from gang_state_rows(gang)
     if what_if is not None:
         yield (
             "assumed idle",

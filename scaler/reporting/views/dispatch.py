@@ -14,7 +14,7 @@ from scaler.multikueue.hub.dispatch.controller import nominated_message, step_me
 from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, WorkloadDispatch
 from scaler.multikueue.hub.dispatch.ranking import RankedCluster
-from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, HubObjects
+from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, HubObjects
 from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
 from scaler.reporting.views import Json
 
@@ -32,9 +32,9 @@ class DispatchReader:
     async def waiting(self, now: datetime) -> Mapping[tuple[str, str], Json]:
         """What each cluster answers about every Workload that waits for one."""
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
-        waiting, standings = self.objects.waiting(), ClusterStandings.of(self.objects)
+        waiting, eligibilities = self.objects.waiting(), ClusterEligibilities.of(self.objects)
         memory = DispatchMemory(asked_since=dict.fromkeys((each.uid for each in waiting), _LONG_AGO))
-        moment = DispatchMoment.of(standings, workers, memory, now, patience=self.planner.patience)
+        moment = DispatchMoment.of(eligibilities, workers, memory, now, patience=self.planner.patience)
         plan = await self.planner.plan(waiting, moment, {})
         return {each.waiting.workload.metadata.key: waiting_view(each) for each in plan.workloads}
 
@@ -112,4 +112,4 @@ def _clusters(found: WorkloadDispatch) -> Iterator[Json]:
 
 def _answer(cluster: RankedCluster) -> str:
     """Its fit, or why it is no candidate."""
-    return str(cluster.answer.fit if cluster.standing.obstacle is None else cluster.standing.obstacle)
+    return str(cluster.answer.fit if cluster.eligibility.obstacle is None else cluster.eligibility.obstacle)

@@ -61,7 +61,7 @@ class PlacementChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterStanding:
+class ClusterEligibility:
     """Whether a cluster may be nominated."""
 
     cluster: str
@@ -80,12 +80,12 @@ def managed_cluster_name(cluster: str, *, profile: str = "", secret: str = "") -
     return named if named != secret else cluster
 
 
-def standings(
+def eligibilities(
     config: str,
     named: Sequence[str] | None,
     clusters: Mapping[str, HubCluster],
     placement: PlacementChoice | None = None,
-) -> tuple[ClusterStanding, ...]:
+) -> tuple[ClusterEligibility, ...]:
     """Every cluster that is named or exists: in the order of the MultiKueueConfig, then the others by name.
 
     `named` are the clusters of the MultiKueueConfig called `config`; None where that does not exist.
@@ -93,15 +93,15 @@ def standings(
     inside = [_named(place, name, clusters.get(name), placement) for place, name in enumerate(named or ())]
     missing = f"is not in MultiKueueConfig {config}" if named is not None else f"MultiKueueConfig {config} is missing"
     outside = [
-        ClusterStanding(cluster=name, order=len(inside), obstacle=ClusterObstacle.NOT_IN_CONFIG, why=missing)
+        ClusterEligibility(cluster=name, order=len(inside), obstacle=ClusterObstacle.NOT_IN_CONFIG, why=missing)
         for name in sorted(clusters.keys() - {*(named or ())})
     ]
     return (*inside, *outside)
 
 
-def _named(order: int, name: str, cluster: HubCluster | None, placement: PlacementChoice | None) -> ClusterStanding:
+def _named(order: int, name: str, cluster: HubCluster | None, placement: PlacementChoice | None) -> ClusterEligibility:
     obstacle, why = _obstacle(cluster, placement)
-    return ClusterStanding(cluster=name, order=order, obstacle=obstacle, why=why)
+    return ClusterEligibility(cluster=name, order=order, obstacle=obstacle, why=why)
 
 
 def _obstacle(cluster: HubCluster | None, placement: PlacementChoice | None) -> tuple[ClusterObstacle | None, str]:

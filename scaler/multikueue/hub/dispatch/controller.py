@@ -44,7 +44,7 @@ from scaler.multikueue.hub.dispatch.plan import (
 )
 from scaler.multikueue.hub.dispatch.preflight import NOT_TRIED, Preflight, PreflightResult, preflight
 from scaler.multikueue.hub.dispatch.scores import PlacementScores
-from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, HubObjects, WaitingWorkload, waits_for_check
+from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, HubObjects, WaitingWorkload, waits_for_check
 from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
 
 log = structlog.get_logger(__name__)
@@ -136,13 +136,13 @@ class Dispatcher:
         return report
 
     async def _tick(self, now: datetime) -> DispatchReport:
-        standings = ClusterStandings.of(self.objects)
-        if problem := self._not_known(standings):
+        eligibilities = ClusterEligibilities.of(self.objects)
+        if problem := self._not_known(eligibilities):
             return DispatchReport(at=now, problem=problem, preflight=self._preflight)
         waiting = [self._as_written(each) for each in self.objects.waiting()]
         self._forget_others({each.uid for each in waiting})
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
-        moment = DispatchMoment.of(standings, workers, self._memory, now, patience=self.planner.patience)
+        moment = DispatchMoment.of(eligibilities, workers, self._memory, now, patience=self.planner.patience)
         plan = await self.planner.plan(waiting, moment, self.judged())
         await self._check(plan, now)
         self._hand_over(plan)
@@ -151,10 +151,10 @@ class Dispatcher:
         done = [*nominated, *known] if self._preflight.is_passed else []
         self._memory = memory_after(self._memory, plan, done)
         self._tell(plan)
-        await self._publish_scores(standings, now)
+        await self._publish_scores(eligibilities, now)
         return DispatchReport(at=now, preflight=self._preflight, plan=plan, workers=workers, nominated=tuple(nominated))
 
-    def _not_known(self, standings: ClusterStandings) -> str:
+    def _not_known(self, eligibilities: ClusterEligibilities) -> str:
         """Why nothing can be decided; empty where it can."""
         for name, copy in self.objects.essential.items():
             if isinstance(copy.state, Absent):
@@ -164,7 +164,9 @@ class Dispatcher:
         for decisions in self.objects.decisions:
             if isinstance(decisions.state, Disconnected) and decisions.age == math.inf:
                 return f"PlacementDecisions are not known: {decisions.state.message}"
-        awaited = [name for name, each in standings.clusters.items() if each.is_active and not self._is_settled(name)]
+        awaited = [
+            name for name, each in eligibilities.clusters.items() if each.is_active and not self._is_settled(name)
+        ]
         return f"workers are being connected: {', '.join(awaited)}" if awaited else ""
 
     def _is_settled(self, name: str) -> bool:
@@ -247,11 +249,11 @@ class Dispatcher:
                 about = ObjectReference.of(WORKLOAD, each.waiting.workload.metadata)
                 self.recorder.record(about, reason, message, warning=True)
 
-    async def _publish_scores(self, standings: ClusterStandings, now: datetime) -> None:
+    async def _publish_scores(self, eligibilities: ClusterEligibilities, now: datetime) -> None:
         if self.scores is None:
             return
         for name, connection in [*self.connections.connections.items()]:
-            cluster = standings.clusters.get(name)
+            cluster = eligibilities.clusters.get(name)
             if cluster is not None:
                 await self.scores.publish(cluster.managed_cluster, connection.offer.status(), now)
 

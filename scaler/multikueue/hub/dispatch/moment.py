@@ -26,7 +26,7 @@ from scaler.kube.objects.multikueue import WorkloadOffer
 from scaler.multikueue.cluster_offer import Fit
 from scaler.multikueue.hub.dispatch.nomination import NominationState
 from scaler.multikueue.hub.dispatch.ranking import ClusterAnswer, GivenRoom, Ranking, is_given_away, rank
-from scaler.multikueue.hub.dispatch.waiting import ClusterStandings, WaitingWorkload
+from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, WaitingWorkload
 
 _ANSWERS_WITHIN = timedelta(minutes=1)
 """Time from when a worker is asked; what it has not answered by then is Unknown."""
@@ -84,7 +84,7 @@ class DispatchMemory:
 class DispatchMoment:
     """Hub and workers at one moment. Nothing in it changes while it is read."""
 
-    standings: ClusterStandings
+    eligibilities: ClusterEligibilities
     workers: Mapping[str, WorkerView]
     memory: DispatchMemory
     now: datetime
@@ -100,14 +100,14 @@ class DispatchMoment:
     @classmethod
     def of(
         cls,
-        standings: ClusterStandings,
+        eligibilities: ClusterEligibilities,
         workers: Mapping[str, WorkerView],
         memory: DispatchMemory,
         now: datetime,
         *,
         patience: timedelta,
     ) -> "DispatchMoment":
-        inactive = {name: each.inactive_since for name, each in standings.clusters.items() if each.inactive_since}
+        inactive = {name: each.inactive_since for name, each in eligibilities.clusters.items() if each.inactive_since}
         lost = frozenset(name for name, since in inactive.items() if now - since > patience)
         times: defaultdict[str, dict[str, datetime]] = defaultdict(dict)
         reclaiming: defaultdict[str, set[str]] = defaultdict(set)
@@ -122,7 +122,7 @@ class DispatchMoment:
             if name in workers and name not in lost and not workers[name].was_read
         }
         return cls(
-            standings=standings,
+            eligibilities=eligibilities,
             workers=workers,
             memory=memory,
             now=now,
@@ -147,16 +147,16 @@ class DispatchMoment:
 
     def is_served(self, state: NominationState, waiting: WaitingWorkload) -> bool:
         """Whether it is nominated by us, for a cluster that is a candidate."""
-        unanswered = self.standings.unanswered(waiting)
+        unanswered = self.eligibilities.unanswered(waiting)
         return state.since is not None and unanswered.candidate(state.cluster) is not None
 
     def ranking(self, waiting: WaitingWorkload, state: NominationState, given: GivenRooms) -> Ranking:
         """The clusters by their answers, of which rooms were given away; without answers where it is not asked."""
         if not state.is_asked:
-            return self.standings.unanswered(waiting)
-        standings = self.standings.of_workload(waiting)
-        names = (each.cluster for each in standings if each.obstacle is None)
-        return rank(standings, {name: self._answer(name, waiting, given) for name in names}, state.nominated_at)
+            return self.eligibilities.unanswered(waiting)
+        eligibilities = self.eligibilities.of_workload(waiting)
+        names = (each.cluster for each in eligibilities if each.obstacle is None)
+        return rank(eligibilities, {name: self._answer(name, waiting, given) for name in names}, state.nominated_at)
 
     def _answer(self, name: str, waiting: WaitingWorkload, given: GivenRooms) -> ClusterAnswer:
         worker = self.worker(name)
@@ -183,6 +183,6 @@ class DispatchMoment:
         found = {*self.reclaiming.get(waiting.uid, ())}
         found |= {name for name, since in self.unread.items() if waiting.created_at < since}
         name = state.cluster
-        if name in self.standings.clusters and name not in self.lost and self.worker(name).problem:
+        if name in self.eligibilities.clusters and name not in self.lost and self.worker(name).problem:
             found.add(name)
         return frozenset(found)

@@ -118,7 +118,7 @@ class DispatchPlanner:
         others: list[str] = []
         async for each in _in_turns(waiting):
             state = moment.state(each)
-            if state.is_active and moment.standings.unanswered(each).candidates:
+            if state.is_active and moment.eligibilities.unanswered(each).candidates:
                 takes_turns = each.uid in moment.memory.fits_nowhere or moment.is_served(state, each)
                 (others if takes_turns else in_need).append(each.uid)
         others.sort(key=lambda uid: moment.memory.turn(uid, moment.now))

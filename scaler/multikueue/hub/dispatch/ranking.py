@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.candidates import ClusterObstacle, ClusterStanding
+from scaler.multikueue.hub.dispatch.candidates import ClusterEligibility, ClusterObstacle
 
 _BEST_FIRST = (Fit.FREE, Fit.RECLAIM, Fit.NODES, Fit.WAIT, Fit.UNKNOWN, Fit.NEVER)
 _RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
@@ -64,23 +64,23 @@ NO_ANSWER = ClusterAnswer(message="it was not asked")
 class RankedCluster:
     """A cluster with its answer, and why it can or cannot be nominated."""
 
-    standing: ClusterStanding
+    eligibility: ClusterEligibility
     answer: ClusterAnswer = NO_ANSWER
 
     @property
     def name(self) -> str:
-        return self.standing.cluster
+        return self.eligibility.cluster
 
     @property
     def is_candidate(self) -> bool:
-        return self.standing.obstacle is None
+        return self.eligibility.obstacle is None
 
     @property
     def words(self) -> str:
         """Its answer, or why it cannot be nominated."""
         answer = self.answer
         if not self.is_candidate:
-            return self.standing.why
+            return self.eligibility.why
         said = [f"cost {answer.cost / 1000:g}"] if answer.cost is not None else []
         said += [f"suspends {len(answer.victims)}"] if answer.victims else []
         said += [answer.message] if answer.message else []
@@ -101,7 +101,7 @@ class Ranking:
     @property
     def never(self) -> tuple[RankedCluster, ...]:
         """Those that answer Never: no candidates by their own answer alone, which may change."""
-        return tuple(each for each in self.others if each.standing.obstacle is ClusterObstacle.NEVER_FITS)
+        return tuple(each for each in self.others if each.eligibility.obstacle is ClusterObstacle.NEVER_FITS)
 
     @property
     def all(self) -> tuple[RankedCluster, ...]:
@@ -109,12 +109,12 @@ class Ranking:
 
 
 def rank(
-    standings: Sequence[ClusterStanding],
+    eligibilities: Sequence[ClusterEligibility],
     answers: Mapping[str, ClusterAnswer],
     nominated_at: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Ranking:
     """The clusters in the order in which they are nominated; `answers`, and when they were last, by name."""
-    clusters = [_ranked(each, answers.get(each.cluster, NO_ANSWER)) for each in standings]
+    clusters = [_ranked(each, answers.get(each.cluster, NO_ANSWER)) for each in eligibilities]
     candidates = (each for each in clusters if each.is_candidate)
     return Ranking(
         candidates=tuple(sorted(candidates, key=lambda each: _place(each, nominated_at.get(each.name, _NEVER)))),
@@ -122,11 +122,11 @@ def rank(
     )
 
 
-def _ranked(standing: ClusterStanding, answer: ClusterAnswer) -> RankedCluster:
-    if standing.obstacle is None and answer.fit is Fit.NEVER:
+def _ranked(eligibility: ClusterEligibility, answer: ClusterAnswer) -> RankedCluster:
+    if eligibility.obstacle is None and answer.fit is Fit.NEVER:
         why = f"it never fits there: {answer.message or 'it exceeds all quota'}"
-        standing = replace(standing, obstacle=ClusterObstacle.NEVER_FITS, why=why)
-    return RankedCluster(standing=standing, answer=answer)
+        eligibility = replace(eligibility, obstacle=ClusterObstacle.NEVER_FITS, why=why)
+    return RankedCluster(eligibility=eligibility, answer=answer)
 
 
 _Place = tuple[int, bool, datetime, float, float, int]
@@ -139,7 +139,7 @@ def _place(ranked: RankedCluster, nominated_at: datetime) -> _Place:
     free = float("inf") if answer.free_after is None else float(answer.free_after)
     is_plan = answer.fit is Fit.RECLAIM
     rank, by_cost = _RANK[answer.fit], cost if is_plan else 0.0
-    return rank, answer.is_given_away, nominated_at, by_cost, free, ranked.standing.order
+    return rank, answer.is_given_away, nominated_at, by_cost, free, ranked.eligibility.order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

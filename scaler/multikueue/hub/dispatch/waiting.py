@@ -22,11 +22,11 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.multikueue.hub.dispatch.candidates import (
-    ClusterStanding,
+    ClusterEligibility,
     HubCluster,
     PlacementChoice,
+    eligibilities,
     managed_cluster_name,
-    standings,
 )
 from scaler.multikueue.hub.dispatch.ranking import Ranking, rank
 from scaler.targets.cluster_state import ObjectLister
@@ -153,27 +153,27 @@ _Question: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterStandings:
+class ClusterEligibilities:
     """What clusters answer at one moment: every question is answered once, since thousands of Workloads ask few
     different ones."""
 
     objects: HubObjects
     clusters: Mapping[str, HubCluster]
-    _known: dict[_Question, tuple[ClusterStanding, ...]] = field(default_factory=dict)
+    _known: dict[_Question, tuple[ClusterEligibility, ...]] = field(default_factory=dict)
     _unanswered: dict[_Question, Ranking] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, objects: HubObjects) -> "ClusterStandings":
+    def of(cls, objects: HubObjects) -> "ClusterEligibilities":
         return cls(
             objects=objects, clusters={each.metadata.name: hub_cluster(each) for each in objects.clusters.items()}
         )
 
-    def of_workload(self, waiting: WaitingWorkload) -> tuple[ClusterStanding, ...]:
+    def of_workload(self, waiting: WaitingWorkload) -> tuple[ClusterEligibility, ...]:
         question = waiting.config, waiting.placement
         if question not in self._known:
             config = self.objects.configs.get("", waiting.config)
             named = config.spec.clusters if config is not None else None
-            self._known[question] = standings(waiting.config, named, self.clusters, self._choice(waiting.placement))
+            self._known[question] = eligibilities(waiting.config, named, self.clusters, self._choice(waiting.placement))
         return self._known[question]
 
     def unanswered(self, waiting: WaitingWorkload) -> Ranking:

@@ -6,7 +6,7 @@ from typing import Any
 from builders import NOON, minutes
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.candidates import ClusterStanding, HubCluster, PlacementChoice
+from scaler.multikueue.hub.dispatch.candidates import ClusterEligibility, HubCluster, PlacementChoice
 from scaler.multikueue.hub.dispatch.nomination import NominationState
 from scaler.multikueue.hub.dispatch.ranking import ClusterAnswer, Ranking, rank
 
@@ -28,9 +28,9 @@ def answer(fit: str, **more: Any) -> ClusterAnswer:
 
 def ranking(state: NominationState = NominationState(), /, **answers: str | ClusterAnswer) -> Ranking:  # noqa: B008
     """Of candidates in this order, with these answers, for a Workload in that state."""
-    standings = [ClusterStanding(cluster=name, order=order) for order, name in enumerate(answers)]
+    eligibilities = [ClusterEligibility(cluster=name, order=order) for order, name in enumerate(answers)]
     given = {name: answer(each) if isinstance(each, str) else each for name, each in answers.items()}
-    return rank(standings, given, state.nominated_at)
+    return rank(eligibilities, given, state.nominated_at)
 
 
 def nominated(*names: str, ago: timedelta = timedelta(0), **changes: Any) -> NominationState:

@@ -3,13 +3,13 @@ from typing import Any
 import pytest
 from multikueue.hub.dispatch.dispatch_builders import cluster, placement
 
-from scaler.multikueue.hub.dispatch.candidates import ClusterObstacle, managed_cluster_name, standings
+from scaler.multikueue.hub.dispatch.candidates import ClusterObstacle, eligibilities, managed_cluster_name
 
 W1, W2 = cluster("w1"), cluster("w2")
 
 
 def obstacles(named: Any, *clusters: Any, **more: Any) -> dict[str, ClusterObstacle | None]:
-    return {each.cluster: each.obstacle for each in standings("gpus", named, {c.name: c for c in clusters}, **more)}
+    return {each.cluster: each.obstacle for each in eligibilities("gpus", named, {c.name: c for c in clusters}, **more)}
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_without_a_placement_every_active_cluster_of_the_config_is_a_candidate()
 
 
 def test_names_without_a_cluster_and_clusters_outside_of_the_config_are_shown_with_the_reason() -> None:
-    found = standings("gpus", ["gone", "w1"], {"w1": W1, "w2": W2})
+    found = eligibilities("gpus", ["gone", "w1"], {"w1": W1, "w2": W2})
     assert [(each.cluster, each.order, each.obstacle) for each in found] == [
         ("gone", 0, ClusterObstacle.NO_SUCH_CLUSTER),
         ("w1", 1, None),
@@ -43,18 +43,18 @@ def test_names_without_a_cluster_and_clusters_outside_of_the_config_are_shown_wi
 
 
 def test_without_the_config_there_is_no_candidate() -> None:
-    [found] = standings("gpus", None, {"w1": W1})
+    [found] = eligibilities("gpus", None, {"w1": W1})
     assert (found.obstacle, found.why) == (ClusterObstacle.NOT_IN_CONFIG, "MultiKueueConfig gpus is missing")
 
 
 def test_a_placement_without_decisions_leaves_no_candidate_and_says_why() -> None:
-    [found] = standings("gpus", ["w1"], {"w1": W1}, placement=placement(problem="has no PlacementDecisions"))
+    [found] = eligibilities("gpus", ["w1"], {"w1": W1}, placement=placement(problem="has no PlacementDecisions"))
     assert found.why == "Placement team/gpus has no PlacementDecisions"
     assert found.obstacle is ClusterObstacle.NOT_IN_PLACEMENT
 
 
 def test_what_kueue_says_of_a_cluster_that_is_not_active_is_passed_on() -> None:
-    [found] = standings("gpus", ["w1"], {"w1": cluster("w1", is_active=False, message="no route to host")})
+    [found] = eligibilities("gpus", ["w1"], {"w1": cluster("w1", is_active=False, message="no route to host")})
     assert found.why == "the MultiKueueCluster is not Active: no route to host"
 
 
