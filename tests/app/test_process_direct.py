@@ -75,7 +75,7 @@ async def test_an_idle_job_makes_room_for_a_gang_and_comes_back_when_woken(ours:
         ours.works("idle")
         await ours.world.delete(JOB, TEAM, "gang")
         await ours.sees(lambda: is_at(ours, "idle", "Running", 1), "a job that is back")
-        assert [each["state"] for each in ours.status("idle")["history"]][-1] in ("Waking", "Busy")
+        assert "Waking" in [each["state"] for each in ours.status("idle")["history"]]
 
 
 async def test_a_plan_takes_what_is_scaled_directly(ours: Team) -> None:

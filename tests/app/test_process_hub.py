@@ -32,7 +32,8 @@ def queues(gpus: int, *checks: str) -> list[Json]:
 @asynccontextmanager
 async def program(cluster: Sandbox, kubeconfig: Path, *components: str) -> AsyncIterator[Runtime]:
     cluster.write_kubeconfig(kubeconfig)
-    document = settings_document(kubeconfig, cluster.exporter_url)
+    # What a worker tells holds for three intervals.
+    document = settings_document(kubeconfig, cluster.exporter_url, evaluation={"interval": "2s"})
     async with runtime({**document, "components": ["scaler", "reconciler", *components]}) as running:
         yield running
 

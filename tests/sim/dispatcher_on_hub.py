@@ -186,6 +186,7 @@ class HubDispatcher:
             for resource, kind in _KINDS.items()
         }
         copies: Any = self._copies
+        self._api.copies = self._copies
         self.connections = SimConnections({name: self._connection(name, link) for name, link in self._links.items()})
         self._look_at = self._clock.now()
         self._shown: object = None
