@@ -125,6 +125,7 @@ async def played(flow, *machines, tmp_path, scenarios=None, kubelet=None, **sett
 # ------------------------------------------------------------------------------------------------------------ the flows
 
 
+@pytest.mark.slow
 async def test_a_cohort_hands_just_the_one_notebook_over_that_helps(tmp_path):
     """6 GPUs are free and 8 are wanted. Speech lends no more than the 4 that it lends already: only vision's help."""
     nodes = Machine(name="node-a", gpus=8), Machine(name="node-b", gpus=8)

@@ -53,6 +53,7 @@ def is_at(ours: Team, name: str, phase: str, replicas: int) -> bool:
     return ours.status(name).get("phase") == phase and ours.replicas(name) == [replicas]
 
 
+@pytest.mark.slow
 async def test_an_idle_job_makes_room_for_a_gang_and_comes_back_when_woken(ours: Team) -> None:
     """Also across a restart, and without a server for KEDA."""
     alone = replace(ours, document={**ours.document, "components": ["reconciler"]})
@@ -78,6 +79,7 @@ async def test_an_idle_job_makes_room_for_a_gang_and_comes_back_when_woken(ours:
         assert "Waking" in [each["state"] for each in ours.status("idle")["history"]]
 
 
+@pytest.mark.slow
 async def test_a_plan_takes_what_is_scaled_directly(ours: Team) -> None:
     async with ours.scaler() as running:
         for name in ("first", "second"):
@@ -176,6 +178,7 @@ async def has_problems(ours: Team, begins: list[str]) -> bool:
     return len(found) == len(begins) and all(map(str.startswith, found, begins))
 
 
+@pytest.mark.slow
 async def test_a_suspended_job_changes_from_keda_to_direct_and_back_as_it_is(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -137,6 +137,7 @@ async def _has(found: list[Any]) -> bool:
     return bool(found)
 
 
+@pytest.mark.slow
 async def test_nothing_is_lost_or_repeated_over_kills(cluster: SmallCluster, tmp_path: Path) -> None:
     is_down = [True]
 
@@ -167,6 +168,7 @@ async def test_nothing_is_lost_or_repeated_over_kills(cluster: SmallCluster, tmp
     assert len({each["id"] for each in accepted}) == len(accepted)
 
 
+@pytest.mark.slow
 async def test_nothing_is_suspended_before_its_owner_was_told(cluster: SmallCluster, tmp_path: Path) -> None:
     required = {"scalerAddress": "scaler:9090", "requireDelivery": "true", **TRIGGER}
     triggers = [{"type": "external-push", "metadata": required}]
@@ -203,6 +205,7 @@ async def _waits(cluster: SmallCluster) -> bool:
     return is_late and status["reason"] == "Warned" and "counts once its owner has it from hook" in status["message"]
 
 
+@pytest.mark.slow
 async def test_a_change_of_the_leader_repeats_nothing(cluster: SmallCluster, tmp_path: Path) -> None:
     with HttpStub(lambda _: Reply(b"")) as hook:
         async with settings(cluster, tmp_path, hook=hook.url) as path:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 from app.sandbox_team import HURRIED, TEAM, team
 from running_scaler import metric
 
@@ -30,6 +31,7 @@ def remote_copy() -> Json:
     return {"apiVersion": WORKLOAD.api_version, "kind": WORKLOAD.kind, "metadata": metadata, "spec": spec}
 
 
+@pytest.mark.slow
 async def test_who_the_answer_names_is_suspended_once_this_cluster_is_nominated(tmp_path: Path) -> None:
     async with team(tmp_path, 8, config=WORKER) as ours, ours.scaler() as scaler:
 

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import pytest
 from app.sandbox_team import TEAM, team
 from running_scaler import metric
 
@@ -38,6 +39,7 @@ async def test_four_free_and_four_idle_serve_a_gang_of_eight(tmp_path: Path) -> 
         assert await metric(port, "idle_gpu_scaler_reallocated_gpus_total", outcome="Cancelled") == 0
 
 
+@pytest.mark.slow
 async def test_another_process_goes_on_with_the_plan(tmp_path: Path) -> None:
     async with team(tmp_path, 8) as ours:
         async with ours.scaler():

@@ -97,6 +97,7 @@ def test_files_that_are_not_there_end_the_start_with_their_name(tmp_path):
 # -------------------------------------------------------------------------------------------------------------- doctor
 
 
+@pytest.mark.slow
 async def test_doctor_calls_the_program_as_keda_does_and_it_takes_new_certificates(cluster, tmp_path):
     authority, volume = trustme.CA(), SecretVolume(tmp_path / "certificate")
     client = authority.issue_cert(KEDA)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from app.cli.command import command_beside
 from app.sandbox_team import TEAM, TRIGGER, Team, team
 from running_scaler import fetch, metric
@@ -15,6 +16,7 @@ from scaler.kube.objects.resources import JOB
 WHEN_FREE = TRIGGER | {"wake": "WhenFree"}
 
 
+@pytest.mark.slow
 async def test_idle_workloads_make_room_for_a_gang_and_come_back_when_it_is_done(tmp_path: Path) -> None:
     async with team(tmp_path, 4) as ours, ours.scaler() as scaler:
         await _run(ours, "a", "b")

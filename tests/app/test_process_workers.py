@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from app.sandbox_team import SECONDS, TEAM, Team, team
 from scaler_sandbox.conditions import has
 from scaler_sandbox.job_manifests import job
@@ -40,6 +41,7 @@ async def is_refused(worker: Team) -> bool:
     return "RemoteCopy" in [each["reason"] for each in events if each["involvedObject"]["name"] == GANG]
 
 
+@pytest.mark.slow
 async def test_of_two_workers_that_hold_a_copy_only_the_nominated_one_suspends_for_it(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()

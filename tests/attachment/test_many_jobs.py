@@ -214,6 +214,7 @@ async def attached_by(kube: KubeTransport) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 async def test_300_jobs_of_all_kinds_are_attached_by_the_right_policies(started) -> None:
     kube, owners = started
     await asyncio.gather(*(owners.submit(number) for number in range(300)))

@@ -22,6 +22,7 @@ from scaler.app.settings.model import Settings
 from scaler.idleness.durations import format_duration
 
 SCHEMA: Json = json.loads((FOLDER / "values.schema.json").read_text(encoding="utf-8"))
+VALUES = values()
 VALIDATOR = jsonschema_rs.Draft7Validator(SCHEMA)
 PROMETHEUS = {"prometheus": {"url": "http://p:9090"}}
 FITS_NOWHERE = (
@@ -39,7 +40,7 @@ ONLY_THE_PROGRAM_KNOWS = (
 
 def takes(given: Json) -> bool:
     """Whether the chart takes these values, beside those that it has."""
-    if not VALIDATOR.is_valid(merged(values(), given)):
+    if not VALIDATOR.is_valid(merged(VALUES, given)):
         return False
     try:
         helm_chart.texts(given)
@@ -122,7 +123,7 @@ def test_whatever_text_the_schema_takes_the_program_takes(name: str, data: st.Da
 @given(st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=400)))
 def test_whatever_duration_the_program_writes_the_schema_takes(duration: timedelta) -> None:
     given = {"settings": {"evaluation": {"interval": format_duration(duration)}}}
-    assert VALIDATOR.is_valid(merged(values(), given))
+    assert VALIDATOR.is_valid(merged(VALUES, given))
 
 
 # --------------------------------------------------------------------------------------------------------- other values

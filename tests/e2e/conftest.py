@@ -30,6 +30,7 @@ _WORKERS = ("w1", "w2")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: a flow that is a slow test in the embedded cluster")
     config.addinivalue_line(
         "markers", "cluster: an end-to-end flow for a real cluster; `-m cluster` runs it in the embedded one"
     )
@@ -43,6 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if not item.path.is_relative_to(here):
             continue
         item.add_marker(pytest.mark.timeout(_TIMEOUT_SECONDS, func_only=True))
+        if item.get_closest_marker("long") and config.getoption("kubeconfig") is None:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("cluster") and not are_selected:
             item.add_marker(skip)
 

@@ -112,6 +112,7 @@ async def _attached(flow: Flow, *kinds: Resource) -> Attachment:
     return made
 
 
+@pytest.mark.long
 async def test_a_job_with_a_generated_name_and_a_deployment_are_suspended_woken_and_left_as_they_were(
     start_flow: StartFlow,
 ) -> None:

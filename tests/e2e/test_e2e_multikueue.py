@@ -7,6 +7,7 @@ from e2e.e2e_multikueue_setup import StartClusters
 GANG = {"pods": 4, "gpus": 1}
 
 
+@pytest.mark.long
 async def test_of_two_workers_with_an_idle_workload_one_suspends_it_and_runs_the_gang(
     start_clusters: StartClusters,
 ) -> None:

@@ -73,7 +73,7 @@ def test_what_another_process_delivered_counts() -> None:
     assert schedule.due([notice(after_s=30)], at(3601))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     happens=st.lists(st.integers(0, 7200), min_size=1, max_size=25, unique=True),
     fails=st.lists(st.booleans(), max_size=40),

@@ -20,7 +20,7 @@ def same(one: Capacity, other: Capacity) -> bool:
     return one.free == other.free
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SITUATIONS, WORKLOADS)
 def test_without_is_as_if_the_pods_had_never_been(
     situation: tuple[list[NodeInfo], list[BoundPod]], gone: set[str]
@@ -30,7 +30,7 @@ def test_without_is_as_if_the_pods_had_never_been(
     assert same(capacity_of(nodes, occupants).without(gone), capacity_of(nodes, rest))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SITUATIONS, WORKLOADS, WORKLOADS)
 def test_what_is_gone_is_freed_once_in_whatever_order(
     situation: tuple[list[NodeInfo], list[BoundPod]], first: set[str], second: set[str]

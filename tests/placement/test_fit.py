@@ -208,7 +208,7 @@ def test_nothing_fits_where_there_is_no_node() -> None:
 SITUATIONS = clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), occupants_of(nodes)))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SITUATIONS, gangs())
 def test_a_yes_and_a_no_to_one_pod_set_are_those_of_trying_every_way(
     situation: tuple[list[NodeInfo], list[BoundPod]], gang: list[NodeDemand]
@@ -219,7 +219,7 @@ def test_a_yes_and_a_no_to_one_pod_set_are_those_of_trying_every_way(
         assert isinstance(found, Placement) is fits_by_trying(gang, nodes, occupants)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(SITUATIONS, gangs())
 def test_a_placement_exceeds_no_node_and_seats_every_pod_where_it_may_run(
     situation: tuple[list[NodeInfo], list[BoundPod]], gang: list[NodeDemand]
@@ -244,7 +244,7 @@ def test_a_placement_exceeds_no_node_and_seats_every_pod_where_it_may_run(
             assert taken == 0 or taken <= free_on(host, occupants, resource)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SITUATIONS, gangs(), st.data())
 def test_the_order_of_nodes_pods_and_sets_is_irrelevant(
     situation: tuple[list[NodeInfo], list[BoundPod]], gang: list[NodeDemand], data: st.DataObject
@@ -254,7 +254,7 @@ def test_the_order_of_nodes_pods_and_sets_is_irrelevant(
     assert place(data.draw(st.permutations(gang)), shuffled) == place(gang, capacity_of(nodes, occupants))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SITUATIONS, gangs())
 def test_never_means_not_on_empty_nodes_either(
     situation: tuple[list[NodeInfo], list[BoundPod]], gang: list[NodeDemand]
@@ -268,7 +268,7 @@ def test_never_means_not_on_empty_nodes_either(
         assert 0 < found.missing <= found.count
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SITUATIONS, gangs())
 def test_the_bound_is_never_below_what_fits(
     situation: tuple[list[NodeInfo], list[BoundPod]], gang: list[NodeDemand]

@@ -44,7 +44,7 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(NODES, SELECTIONS)
 def test_the_set_of_eligible_nodes_is_that_of_asking_each_one(nodes: list[NodeInfo], selection: NodeSelection) -> None:
     index = NodeIndex(nodes)

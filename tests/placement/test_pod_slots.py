@@ -11,7 +11,7 @@ SITUATIONS = clusters().flatmap(lambda nodes: st.tuples(st.just(nodes), occupant
 MOVES = st.lists(st.sampled_from(["x", "y", "z"]), max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(SITUATIONS, gangs(), MOVES)
 def test_the_count_is_that_of_the_capacity_without_those_who_have_left(
     situation: tuple[list[NodeInfo], list[BoundPod]], gang: list[NodeDemand], moves: list[str]

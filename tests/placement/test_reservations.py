@@ -303,7 +303,7 @@ def situations(draw: st.DrawFn) -> tuple[Capacity, list[PlacementRequest], list[
     return capacity, claims[:held], claims[held:]
 
 
-LAWS = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+LAWS = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(situations())

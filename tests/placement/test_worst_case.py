@@ -108,7 +108,7 @@ def test_yes_is_a_proof(situation):
 
 
 @given(situations())
-@settings(LAWS, max_examples=200)
+@settings(LAWS, max_examples=60)
 def test_after_a_join_all_that_were_certain_still_are(situation):
     """Gangs join one after the other, and of one that may not those of its pod sets that may."""
     capacity, *gangs = situation

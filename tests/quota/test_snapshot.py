@@ -336,7 +336,7 @@ def key_of(obj: Any) -> tuple[type, Any]:
     return type(obj), getattr(obj, "key", obj.name)
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(STEPS, st.randoms(use_true_random=False))
 def test_any_puts_and_drops_end_where_a_fresh_start_begins(steps: list[tuple[Any, str, bool]], dice: Any) -> None:
     snapshot, left = snapshot_with(*WORLD), {key_of(obj): obj for obj in (flavor(), *WORLD)}

@@ -2,7 +2,7 @@
 for it unless this cluster is nominated for it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reclaim.node_shortage_world import NodesWorld
 from reclaim.reclaim_world import PressureWorld
@@ -147,7 +147,8 @@ async def test_a_copy_that_has_its_quota_keeps_it_whatever_becomes_of_the_nomina
     assert not granted(made)
 
 
-@given(st.lists(st.sampled_from(["nominated", "not nominated", "unknown", "gate"]), min_size=1, max_size=12))
+@settings(max_examples=15)
+@given(st.lists(st.sampled_from(["nominated", "not nominated", "unknown", "gate"]), min_size=1, max_size=8))
 async def test_a_workload_is_deactivated_only_while_the_nomination_stands(steps: list[str]) -> None:
     made = world()
     for step in steps:

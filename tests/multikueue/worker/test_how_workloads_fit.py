@@ -411,7 +411,7 @@ def worlds(draw: st.DrawFn) -> tuple[OfferWorld, Any]:
     return world, entry
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(worlds())
 async def test_the_answer_is_what_the_planner_says_once_the_copy_is_there(given_world: tuple[OfferWorld, Any]) -> None:
     world, entry = given_world
