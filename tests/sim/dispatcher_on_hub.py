@@ -80,12 +80,11 @@ class LeadersApi(FaultyApi):
 
     lifetime: Lifetime
 
-    def _after(self, path: str, answer: bytes) -> bytes:
-        answer = super()._after(path, answer)
+    def _after(self, path: str) -> None:
+        super()._after(path)
         self.lifetime.writes += 1
         if self.lifetime.writes == self.lifetime.ends_after:
             raise ProcessKilled
-        return answer
 
 
 class LinkedApi(LeadersApi):
