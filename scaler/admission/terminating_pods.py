@@ -155,9 +155,9 @@ class TerminatingPodIndex:
 
     def _left_behind(self, gone: Workload) -> list[Pod]:
         """Pods of a deleted Workload; where another one has its name, only terminating ones."""
-        is_followed = self._cluster.workloads.get(*gone.metadata.key) is not None
+        is_replaced = self._cluster.workloads.get(*gone.metadata.key) is not None
         pods = pods_of(gone, self._cluster.pods)
-        return [pod for pod in pods if _may_hold(pod) and not (is_followed and _is_kept(pod))]
+        return [pod for pod in pods if _may_hold(pod) and not (is_replaced and _is_kept(pod))]
 
     def _pods_named_by(self, scalable: ScalableWorkload) -> Sequence[Pod]:
         """Pods whose labels or annotations name what the ScalableWorkload scales."""

@@ -87,7 +87,7 @@ class AdmissionWatch:
         for callback in self._subscribers:
             callback()
 
-    # ------------------------------------------------------------------------------------------------------ following
+    # ------------------------------------------------------------------------------------------------------- watching
 
     def _workload_changed(self, change: Change[Workload]) -> None:
         before = self._holding.get("/".join(change.key))
@@ -159,7 +159,7 @@ class AdmissionWatch:
         """Why it is not known which Workloads have quota, or what released ones need; empty where it is."""
         state = self._copies.workloads.state
         if not isinstance(state, Reflecting):
-            return f"Workloads are not followed: {state.message}"
+            return f"Workloads are not watched: {state.message}"
         return self._unread_released() or self._evicted_reservations.unread(self._clock(), self.workload)
 
     def _unread_released(self) -> str:

@@ -250,7 +250,7 @@ class Runtime:
     def _start_loops(self) -> None:
         wiring = self._wiring
         self._spawn("evaluation", self._evaluate())
-        self._spawn("re-evaluation", wiring.evaluator.follow())
+        self._spawn("re-evaluation", wiring.evaluator.redecide_changes())
         self._spawn("after evaluation", self._after_evaluations())
         if self._server is not None:
             self._spawn("readiness", self._show_readiness(self._server))
@@ -262,7 +262,7 @@ class Runtime:
         if self.leadership.has_lease:
             self._spawn("leadership", self.leadership.run())
         wiring.export_ages(self.metrics)
-        wiring.re_evaluation.follow()
+        wiring.re_evaluation.subscribe()
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work, name=name))

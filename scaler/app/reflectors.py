@@ -165,7 +165,7 @@ class ReEvaluation:
     cluster: ClusterState
     touch: Callable[[Key], None]
 
-    def follow(self) -> None:
+    def subscribe(self) -> None:
         self.reflectors.scaling.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
         self.reflectors.workloads.subscribe(self._workload_changed)

@@ -4,7 +4,7 @@ Laws:
 
 * Two never scale the same: where a ScaledObject names the ScalableWorkload as its target, or has its name, KEDA scales
   it. One that is being deleted counts until it is gone.
-* How well they are followed is how well ScaledObjects are: while it is not known which there are, nothing is decided.
+* How well they are watched is how well ScaledObjects are: while it is not known which there are, nothing is decided.
   Where the API does not serve the kind there are none, and that is known.
 """
 
@@ -23,7 +23,7 @@ _Heard = Callable[[Change[ScaledObject]], None]
 
 
 class ScalingObjects:
-    """Subscribe it to nothing else: it follows both reflectors, and its subscribers hear of both."""
+    """Subscribe it to nothing else: it watches both reflectors, and its subscribers hear of both."""
 
     def __init__(self, keda: Reflector[ScaledObject], scalable_workloads: Reflector[ScalableWorkload]) -> None:
         self._keda, self._scalable_workloads = keda, scalable_workloads
@@ -75,7 +75,7 @@ class ScalingObjects:
 
         return end_both
 
-    # ----------------------------------------------------------------------------------------------------- following
+    # ------------------------------------------------------------------------------------------------------ watching
 
     def _scaled_object_heard(self, change: Change[ScaledObject]) -> None:
         """KEDA writes into the status of each at every poll: that changes nothing here."""

@@ -149,7 +149,7 @@ class AttachmentController:
         attached = Attached(self.cluster.scalable_workloads, self.cluster.scaled_objects)
         if not policies and not attached.ours():
             return
-        await self.jobs.follow()
+        await self.jobs.watch()
         if waits := self.jobs.unlisted(self.max_age):
             log.debug("attachment waits", because=waits)
             self._wake_in("retry", 1.0)

@@ -2,7 +2,7 @@
 
 Laws:
 
-* The owner of a Workload is read for its labels: Kueue does not copy them. Its kind is followed from when a Workload
+* The owner of a Workload is read for its labels: Kueue does not copy them. Its kind is watched from when a Workload
   of that kind is met; until it is listed the job is not known, and nothing is done about it.
 * Single pods and groups that Kueue admits one by one belong to a Deployment, StatefulSet or LeaderWorkerSet, which is
   the job then.
@@ -80,12 +80,12 @@ class JobWatch:
         """Follow jobs from when they are needed: without policies nothing is."""
         await self._needed.wait()
         async with asyncio.TaskGroup() as self._tasks:
-            for each in self._followed:
+            for each in self._copies:
                 self._tasks.create_task(each.run())
 
     def unlisted(self, max_age: timedelta) -> str:
         """Why not all jobs are known as they are now; empty where they are. Of kinds that may not be listed none is."""
-        stores = [*self._followed, *([] if self._namespaces is None else [self._namespaces])]
+        stores = [*self._copies, *([] if self._namespaces is None else [self._namespaces])]
         waited = [
             each for each in stores if seconds_since_heard(each) > max_age.total_seconds() and not _is_denied(each)
         ]
@@ -99,14 +99,14 @@ class JobWatch:
     def problems(self) -> list[str]:
         """The kinds of which no job is known, and why."""
         denied = [
-            f"{x.resource.qualified_name}: {x.state.message}" for x in self._followed if isinstance(x.state, Denied)
+            f"{x.resource.qualified_name}: {x.state.message}" for x in self._copies if isinstance(x.state, Denied)
         ]
         return [*denied, *self._unresolved.values()]
 
-    async def follow(self) -> None:
+    async def watch(self) -> None:
         """Follow the kinds of all owners of Workloads with GPUs."""
         self._needed.set()
-        self._follow_switched()
+        self._watch_switched()
         turns, wanted = Turns(), dict[OwnerKind, str]()
         for workload in self._cluster.workloads.items():
             owner = workload.metadata.controller_owner
@@ -117,7 +117,7 @@ class JobWatch:
             await turns.give_way()
         self._unresolved = {}
         for kind, api_version in wanted.items():
-            await self._follow(kind, api_version)
+            await self._watch(kind, api_version)
 
     async def jobs(self, *, with_models: bool = True) -> list[Job]:
         """All jobs that are known. Without `with_models` those of their GPUs are not looked up."""
@@ -156,7 +156,7 @@ class JobWatch:
         return made
 
     @property
-    def _followed(self) -> list[Reflector[Any]]:
+    def _copies(self) -> list[Reflector[Any]]:
         return [*self._scaled.values(), *self._owners.values(), *self._switched.values()]
 
     def _heard(self, change: Change[Any]) -> None:
@@ -164,15 +164,15 @@ class JobWatch:
         if change.old is None or change.new is None or _matters(change.old) != _matters(change.new):
             self._changed()
 
-    def _follow_switched(self) -> None:
+    def _watch_switched(self) -> None:
         """Those that the evaluation reads too."""
         for kind, switch in SWITCHES.items():
-            reflector = self._cluster.switched.follow(switch)
+            reflector = self._cluster.switched.watch(switch)
             if reflector is not None and self._switched.get(kind) is not reflector:
                 self._switched[kind] = reflector
                 reflector.subscribe(self._heard)
 
-    async def _follow(self, kind: OwnerKind, api_version: str) -> None:
+    async def _watch(self, kind: OwnerKind, api_version: str) -> None:
         try:
             resource = await self._discovery.resolve_kind(api_version, kind[1])
         except KubeError as error:
@@ -198,8 +198,8 @@ class JobWatch:
         kind = None if owner is None else (group_of(owner.api_version), owner.kind)
         if owner is None or kind in _OF_PODS or kind in SWITCHES:
             return None
-        followed = self._owners.get((group_of(owner.api_version), owner.kind))
-        seen = followed.get(workload.metadata.namespace, owner.name) if followed is not None else None
+        watched = self._owners.get((group_of(owner.api_version), owner.kind))
+        seen = watched.get(workload.metadata.namespace, owner.name) if watched is not None else None
         if seen is None or seen.metadata.uid != owner.uid or seen.metadata.deletion_timestamp is not None:
             return None
         priority = workload.spec.priority_class_ref

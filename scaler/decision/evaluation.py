@@ -202,7 +202,7 @@ class Evaluator:
 
     # ---- between ticks
 
-    async def follow(self) -> None:
+    async def redecide_changes(self) -> None:
         """Evaluate changed ScaledObjects again, for ever."""
         while True:
             keys = await self.changed.take()

@@ -85,7 +85,7 @@ class NodeWatch:
         """Seconds since the API server last sent nodes or pods; infinite before both are listed."""
         return max(self._nodes.age, self._pods.age)
 
-    # ------------------------------------------------------------------------------------------------------ following
+    # ------------------------------------------------------------------------------------------------------- watching
 
     def _node_changed(self, change: Change[Node]) -> None:
         if change.new is None:

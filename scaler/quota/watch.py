@@ -114,7 +114,7 @@ class QuotaWatch:
             "Workloads": workloads,
         }
         for reflector in self._needed.values():
-            self._follow(reflector)
+            self._subscribe(reflector)
 
     def look(self) -> Snapshot | NotSynced:
         """The snapshot, where it is complete; it goes on to change with the cluster."""
@@ -138,9 +138,9 @@ class QuotaWatch:
         """Seconds since the last response for the quietest of the kinds; infinite before all are listed."""
         return max(map(seconds_since_heard, self._needed.values()))
 
-    # ----------------------------------------------------------------------------------------------------- following
+    # ---------------------------------------------------------------------------------------------------- subscriptions
 
-    def _follow(self, reflector: Reflector[Any]) -> None:
+    def _subscribe(self, reflector: Reflector[Any]) -> None:
         reflector.subscribe(self._heard)
         for obj in reflector.items():
             self._updater.put(obj, now=self._clock())

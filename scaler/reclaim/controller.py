@@ -5,7 +5,7 @@ Laws:
 * Read → plan (pure) → re-check → act → observe. Nothing is decided on copies that are behind what was written here.
 * One plan per quota tree at a time, and one for nodes: two would each count on what the other frees.
 * Where quota or verdicts cannot be seen nothing new is begun.
-* What fails for one plan does not keep the others from being followed.
+* What fails for one plan does not keep the others from being carried out.
 """
 
 import asyncio
@@ -98,7 +98,7 @@ class ReclaimController:
         for scalable in self.grant_cleanup.due():
             await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
         for plan in standing:
-            await self._try(self.executor.follow(plan, standing, state, now), about=plan.grant.plan)
+            await self._try(self.executor.carry_out(plan, standing, state, now), about=plan.grant.plan)
         if isinstance(state, NotSynced):
             return ReclaimReport(at=now, blind=state.reason, standing=tuple(standing))
         found = await self._new_plans(state, standing)

@@ -173,7 +173,7 @@ class PlanExecutor:
         self._deactivated = {plan: until for plan, until in self._deactivated.items() if plan in plans}
         return standing
 
-    async def follow(
+    async def carry_out(
         self, plan: ActivePlan, standing: Sequence[ActivePlan], state: PlanningSnapshot | NotSynced, now: datetime
     ) -> None:
         """Do what is to be done about one of the standing plans. Raises: KubeError; try again later."""
@@ -186,7 +186,7 @@ class PlanExecutor:
     async def _carry_on(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> None:
         plan = await self._with_its_time(plan)
         step = next_transition(plan.grant, plan.gang_state, plan.victims, now=now)
-        plan = await self.writer.follow(plan, now=now)
+        plan = await self.writer.record(plan, now=now)
         if await self._is_lost(plan, step, state):
             step = PlanTransition(action=PlanAction.RECONSIDER, ending=_LOST[plan.grant.seeks])
         await self._take(step, plan, state, now)

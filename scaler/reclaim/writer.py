@@ -152,7 +152,7 @@ class PlanWriter:
 
     # --------------------------------------------------------------------------------------------------------- ledger
 
-    async def follow(self, plan: ActivePlan, *, now: datetime) -> ActivePlan:
+    async def record(self, plan: ActivePlan, *, now: datetime) -> ActivePlan:
         """Write down where the GPUs are now; the plan with its ledger as it is then."""
         victims = [await self._advanced(plan, victim, now=now) for victim in plan.victims]
         return replace(plan, victims=tuple(victims))

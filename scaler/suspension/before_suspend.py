@@ -64,7 +64,7 @@ _EVENTS = {
 
 class HookStep(StrEnum):
     START = "Start"
-    FOLLOW = "Follow"
+    CONTINUE = "Continue"
     OUTDATE = "Outdate"
 
 
@@ -76,7 +76,7 @@ def next_step(decision: Decision, run: HookRun | None, *, is_due: bool) -> HookS
     if run is not None and run.outcome is not HookOutcome.OUTDATED and is_outdated(decision, run):
         return HookStep.OUTDATE
     if run is not None and run.outcome is None and run.hook == decision.policy.before_suspend:
-        return HookStep.FOLLOW
+        return HookStep.CONTINUE
     may_start = is_due and decision.idle_since is not None  # a run stands only as long as it is known since when
     return HookStep.START if may_start and hook_stage(decision, run) is HookStage.DUE else None
 
@@ -175,7 +175,7 @@ class BeforeSuspendController:
             self._tasks.pop(gone).cancel()
         for each in sorted(subjects, key=lambda each: not each.decision.target.grant):
             key = each.scaled_object.metadata.key
-            await is_written(self._attend(each, now), log, "hook not followed; retried", scaled_object=key)
+            await is_written(self._attend(each, now), log, "hook not run; retried", scaled_object=key)
 
     # ------------------------------------------------------------------------------------------------------- looking
 
@@ -220,8 +220,8 @@ class BeforeSuspendController:
                 await self._start(subject, run, now)
             case HookStep.OUTDATE if run is not None:
                 await self._outdate(subject, run, now)
-            case HookStep.FOLLOW if run is not None:
-                await self._follow(subject, run, now)
+            case HookStep.CONTINUE if run is not None:
+                await self._continue(subject, run, now)
 
     async def _start(self, subject: _Subject, before: HookRun | None, now: datetime) -> None:
         saved_at = before.saved_at if before is not None else None
@@ -235,7 +235,7 @@ class BeforeSuspendController:
         message = "work was seen, or may have been, since it began"
         await self._end(subject, run, HookProgress(outcome=HookOutcome.OUTDATED, message=message), now)
 
-    async def _follow(self, subject: _Subject, run: HookRun, now: datetime) -> None:
+    async def _continue(self, subject: _Subject, run: HookRun, now: datetime) -> None:
         started_at, progress = self._found.get(subject.uid, (None, None))
         if progress is not None and started_at == run.started_at:
             await self._end(subject, run, progress, now)

@@ -90,11 +90,11 @@ class SuspensionController:
         self._targets, self._digests = {}, {}
         self.reconciler.lead()
         self._changes.update(self.decision_cache.evaluation.entries if self.decision_cache.evaluation else ())
-        with ExitStack() as following:
-            following.callback(self._queue.close)
-            following.callback(setattr, self, "_is_leading", False)
-            for stop in self._follow():
-                following.callback(stop)
+        with ExitStack() as subscriptions:
+            subscriptions.callback(self._queue.close)
+            subscriptions.callback(setattr, self, "_is_leading", False)
+            for stop in self._subscribe():
+                subscriptions.callback(stop)
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._resync())
                 for _ in range(_WORKERS):
@@ -110,7 +110,7 @@ class SuspensionController:
 
     # ------------------------------------------------------------------------------------------------- where to look
 
-    def _follow(self) -> Iterable[Callable[[], None]]:
+    def _subscribe(self) -> Iterable[Callable[[], None]]:
         yield self.scalable_workloads.subscribe(lambda change: self._look_at(change.key))
         yield self.scaled_objects.subscribe(self._scaled_object_changed)
         yield self.workloads.subscribe(self._workload_changed)

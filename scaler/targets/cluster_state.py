@@ -81,7 +81,7 @@ View = TypeVar("View")
 
 
 class WatchHealth(Protocol):
-    """How well objects are followed."""
+    """How well objects are watched."""
 
     @property
     def age(self) -> float:
@@ -104,7 +104,7 @@ class ObjectLister(WatchHealth, Protocol[T_co]):
         """How many changes to objects of the namespace there were."""
 
     def within(self, namespace: str) -> WatchHealth:
-        """How well those of one namespace are followed. One may be hidden while others are seen."""
+        """How well those of one namespace are watched. One may be hidden while others are seen."""
 
 
 class WatchedObjects(ObjectLister[T], Protocol[T]):
@@ -135,8 +135,8 @@ class SwitchedLister(Protocol):
     def get(self, switch: Switch, namespace: str, name: str) -> SwitchedObject | Unknown:
         """The object, or why it is not known."""
 
-    def follow(self, switch: Switch, /) -> Reflector[SwitchedObject] | None:
-        """Follow the kind from now on; None where none is followed."""
+    def watch(self, switch: Switch, /) -> Reflector[SwitchedObject] | None:
+        """Watch the kind from now on; None where none is watched."""
 
     def revision(self, namespace: str, /) -> Hashable: ...
 
@@ -144,13 +144,13 @@ class SwitchedLister(Protocol):
 
 
 class NoSwitchedObjects:
-    """None is followed, so none is known."""
+    """None is watched, so none is known."""
 
     def get(self, switch: Switch, namespace: str, name: str) -> Unknown:
-        message = f"{switch.resource.kind} {namespace}/{name} is not followed"
+        message = f"{switch.resource.kind} {namespace}/{name} is not watched"
         return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
 
-    def follow(self, _switch: Switch) -> None:
+    def watch(self, _switch: Switch) -> None:
         """None is."""
 
     def revision(self, _namespace: str) -> Hashable:
@@ -373,9 +373,9 @@ class ClusterState:
     def unlisted(self, namespace: str | None = None) -> str:
         """The kinds that were never listed, in the cluster or in the namespace, and why, in words."""
         return ", ".join(
-            f"{name}: {state.message}" if not isinstance(state := followed.state, Reflecting) else name
-            for name, followed in self._health(namespace).items()
-            if not isfinite(seconds_since_heard(followed))
+            f"{name}: {state.message}" if not isinstance(state := watched.state, Reflecting) else name
+            for name, watched in self._health(namespace).items()
+            if not isfinite(seconds_since_heard(watched))
         )
 
     def doubt_in(self, namespace: str, max_age: timedelta) -> Unknown | None:
@@ -663,6 +663,6 @@ def _precedence(scalable: ScalableWorkload) -> tuple[bool, float, str]:
     return scalable.metadata.deletion_timestamp is not None, age, scalable.metadata.name
 
 
-def seconds_since_heard(followed: WatchHealth) -> float:
+def seconds_since_heard(watched: WatchHealth) -> float:
     """Seconds since anything was heard of them. A kind that is not installed has no objects, and that is known."""
-    return 0.0 if isinstance(followed.state, Absent) else followed.age
+    return 0.0 if isinstance(watched.state, Absent) else watched.age

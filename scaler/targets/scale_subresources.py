@@ -49,7 +49,7 @@ _PATIENCE = timedelta(seconds=10)
 _IS_NONE = frozenset({400, 404})
 """Statuses by which the API says that there is no such scale; all others are no news of it."""
 _MOST_OWNERS = 64
-"""Kinds that are followed because they own pods, at most: what pods name as their owners is written by tenants."""
+"""Kinds that are watched because they own pods, at most: what pods name as their owners is written by tenants."""
 
 Kind = tuple[str, str]
 """(apiVersion, kind)"""
@@ -97,7 +97,7 @@ class ScaleSubresources:
         self._unresolved: dict[Kind, str] = {}
         self._owning: set[Kind] = set()
         """Kinds of the owners that were asked for."""
-        self._following: dict[Kind, asyncio.Lock] = {}
+        self._watching: dict[Kind, asyncio.Lock] = {}
         self._reads: dict[TargetKey, _Read] = {}
         self._revisions: Counter[str] = Counter()
         """How many changes there were, by namespace."""
@@ -122,11 +122,11 @@ class ScaleSubresources:
 
     async def _refresh(self, kind: Kind, targets: Iterable[TargetKey], turns: asyncio.Semaphore) -> None:
         """A kind whose API hangs delays only its own targets."""
-        await self._follow(kind)
+        await self._watch(kind)
         await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
 
     def _is_to_be_read(self, key: TargetKey) -> bool:
-        """Whether its kind is not followed yet, or it was not read as it is now."""
+        """Whether its kind is not watched yet, or it was not read as it is now."""
         namespace, target = key
         reflector = self._reflectors.get((target.api_version, target.kind))
         return reflector is None or self._is_news(key, reflector.get(namespace, target.name))
@@ -180,7 +180,7 @@ class ScaleSubresources:
             return ""
 
     def owner(self, namespace: str, reference: OwnerReference) -> ObjectMeta | Unknown:
-        """The metadata of an object that owns another, or why it is not known. Its kind is followed from now on."""
+        """The metadata of an object that owns another, or why it is not known. Its kind is watched from now on."""
         kind = reference.api_version, reference.kind
         if len(self._owning) < _MOST_OWNERS:
             self._owning.add(kind)
@@ -212,18 +212,18 @@ class ScaleSubresources:
             return _not_found(self._unresolved[kind])
         if reflector is None:
             return None
-        followed = reflector.within(namespace)
-        if isinstance(followed.state, Absent):
-            return _not_found(followed.state.message)
-        if isinstance(followed.state, Denied) or not followed.is_synced:
-            why = "" if isinstance(followed.state, Reflecting) else f": {followed.state.message}"
+        watched = reflector.within(namespace)
+        if isinstance(watched.state, Absent):
+            return _not_found(watched.state.message)
+        if isinstance(watched.state, Denied) or not watched.is_synced:
+            why = "" if isinstance(watched.state, Reflecting) else f": {watched.state.message}"
             return _stale(f"{kind[1]} objects cannot be listed (value targets of the chart){why}")
-        if followed.age > self._max_age.total_seconds():
-            return _stale(f"{kind[1]} objects were not heard of for {int(followed.age)} s")
+        if watched.age > self._max_age.total_seconds():
+            return _stale(f"{kind[1]} objects were not heard of for {int(watched.age)} s")
         return None
 
-    async def _follow(self, kind: Kind) -> None:
-        async with self._following.setdefault(kind, asyncio.Lock()):
+    async def _watch(self, kind: Kind) -> None:
+        async with self._watching.setdefault(kind, asyncio.Lock()):
             if kind not in self._reflectors:
                 await self._reflect(kind)
 
@@ -246,7 +246,7 @@ class ScaleSubresources:
             await asyncio.wait_for(reflector.wait_synced(), _FIRST_LIST.total_seconds())
 
     def _ended(self, kind: Kind, task: asyncio.Task[None]) -> None:
-        """A reflector runs for ever. One that broke is followed anew, and until then nothing is known of its kind."""
+        """A reflector runs for ever. One that broke is watched anew, and until then nothing is known of its kind."""
         self._reflectors.pop(kind, None)
         if not task.cancelled():
             log.error("a reflector ended", kind=kind[1], error=repr(task.exception()))

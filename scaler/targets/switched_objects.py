@@ -1,6 +1,6 @@
 """Copies of the objects with a switch of their own, of the kinds that ScalableWorkloads name.
 
-A kind is followed from when the first ScalableWorkload names it, or an IdlePolicy may attach it, so that a cluster
+A kind is watched from when the first ScalableWorkload names it, or an IdlePolicy may attach it, so that a cluster
 without either needs no permission for it. What cannot be known of an object is a value with its reason: a kind that is
 not installed or may not be listed makes its targets unknown, never idle.
 """
@@ -63,9 +63,9 @@ class SwitchedObjects:
         """Follow the kind that it names."""
         switch = switch_of(change.new.spec.job_ref) if change.new is not None else None
         if switch is not None:
-            self.follow(switch)
+            self.watch(switch)
 
-    def follow(self, switch: Switch) -> Reflector[SwitchedObject]:
+    def watch(self, switch: Switch) -> Reflector[SwitchedObject]:
         resource = switch.resource
         self._wanted[resource] = switch
         if (known := self._reflectors.get(resource)) is not None:
@@ -82,15 +82,15 @@ class SwitchedObjects:
     async def wait_listed(self) -> None:
         """Returns once all kinds are listed or refused, or after a while; a kind is waited for only once.
 
-        One whose reflector broke is followed anew.
+        One whose reflector broke is watched anew.
         """
         for switch in self._wanted.values():
-            self.follow(switch)
+            self.watch(switch)
         awaited, self._awaited = self._awaited, set()
-        followed = [self._reflectors[each] for each in awaited if each in self._reflectors]
+        watched = [self._reflectors[each] for each in awaited if each in self._reflectors]
         with suppress(TimeoutError):
             async with asyncio.timeout(_FIRST_LIST.total_seconds()):
-                await asyncio.gather(*(each.wait_synced() for each in followed))
+                await asyncio.gather(*(each.wait_synced() for each in watched))
 
     def get(self, switch: Switch, namespace: str, name: str) -> SwitchedObject | Unknown:
         """The object as last seen, or why it is not known."""
@@ -114,17 +114,17 @@ class SwitchedObjects:
         reflector, kind = self._reflectors.get(resource), resource.kind
         if reflector is None:
             return None
-        followed = reflector.within(namespace)
-        match followed.state:
+        watched = reflector.within(namespace)
+        match watched.state:
             case Absent():
                 return not_served(resource)
             case Denied(message):
                 return _stale(f"{kind} objects cannot be listed: {message}")
-        if not followed.is_synced:
-            why = "" if isinstance(followed.state, Reflecting) else f": {followed.state.message}"
+        if not watched.is_synced:
+            why = "" if isinstance(watched.state, Reflecting) else f": {watched.state.message}"
             return _stale(f"{kind} objects are not listed yet{why}")
-        if followed.age > self._max_age.total_seconds():
-            return _stale(f"{kind} objects were not heard of for {int(followed.age)} s")
+        if watched.age > self._max_age.total_seconds():
+            return _stale(f"{kind} objects were not heard of for {int(watched.age)} s")
         return None
 
     def _heard(self, resource: Resource, change: Change[SwitchedObject]) -> None:
@@ -135,7 +135,7 @@ class SwitchedObjects:
             callback((change.key[0], resource.group, resource.kind, change.key[1]))
 
     def _ended(self, resource: Resource, task: asyncio.Task[None]) -> None:
-        """A reflector runs for ever. One that broke is followed anew at the next tick."""
+        """A reflector runs for ever. One that broke is watched anew at the next tick."""
         self._reflectors.pop(resource, None)
         self._tasks.discard(task)
         if not task.cancelled():

@@ -23,7 +23,7 @@ class FollowedCluster:
         self.cluster = cluster
         self.reflectors = reflectors
         self.touched: list[Key] = []
-        ReEvaluation(reflectors=reflectors, cluster=reflectors.cluster(GPUS), touch=self.touched.append).follow()
+        ReEvaluation(reflectors=reflectors, cluster=reflectors.cluster(GPUS), touch=self.touched.append).subscribe()
 
     async def is_current(self) -> bool:
         for copy in self.reflectors.all:

@@ -575,7 +575,7 @@ async def test_a_change_between_ticks_is_decided_at_once_from_the_same_samples()
     published: asyncio.Queue[Evaluation] = asyncio.Queue()
     world.evaluator.published = published.put_nowait
     sleeping("train")(world.cluster)
-    following = asyncio.create_task(world.evaluator.follow())
+    following = asyncio.create_task(world.evaluator.redecide_changes())
     world.evaluator.changed.add((NAMESPACE, "train"))
     world.evaluator.changed.add((NAMESPACE, "nobody"))
     evaluation = await asyncio.wait_for(published.get(), 30)

@@ -23,7 +23,7 @@ async def test_a_kind_that_nobody_names_is_not_asked_for_and_one_that_broke_is_f
         await switched.wait_listed()
         assert isinstance(found := switched.get(NOTEBOOKS, NAMESPACE_NAME, "nb"), Unknown)
         assert found.message == "Notebook objects are not listed yet"
-        switched.follow(NOTEBOOKS)
+        switched.watch(NOTEBOOKS)
         await switched.wait_listed()
         assert isinstance(switched.get(NOTEBOOKS, NAMESPACE_NAME, "nb"), SwitchedObject)
         [task] = switched._tasks

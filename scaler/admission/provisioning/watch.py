@@ -97,7 +97,7 @@ class RequestWatch:
                 self._decided.set()
                 await asyncio.sleep(self.look_again_seconds)
             else:
-                await self._follow(resource)
+                await self._watch(resource)
 
     async def _served(self) -> Resource | None:
         """The resource in the best version that is served; None, and the trouble, where there is none."""
@@ -111,7 +111,7 @@ class RequestWatch:
         self._trouble = _NOT_SERVED
         return None
 
-    async def _follow(self, resource: Resource) -> None:
+    async def _watch(self, resource: Resource) -> None:
         """Returns when that version is not served any more."""
         log.info("ProvisioningRequests are served", version=resource.version)
         reflector = Reflector(

@@ -144,13 +144,13 @@ def _head(name: str, shown: Json, more: str) -> Text:
 
 
 def _said(check: Json) -> str:
-    """What stands on the Workload; where a request is there, what is found now, which follows that step by step.
+    """What stands on the Workload; where a request is there, what is found now, which is that step by step.
 
     An entry that goes on waiting for the same thing is brought up to date twice a minute.
     """
-    is_followed = bool(check["provisioning"] and check["provisioning"]["requests"])
+    is_current = bool(check["provisioning"] and check["provisioning"]["requests"])
     current, stored = check["finds"] or "", check["message"] or ""
-    return (current or stored) if is_followed else (stored or current)
+    return (current or stored) if is_current else (stored or current)
 
 
 # --------------------------------------------------------------------------------------------------- asking for nodes

@@ -92,7 +92,7 @@ class FleetCollector:
         # Nothing is awaited from here on: a scrape sees all of it, or nothing.
         self._before = at
         metrics.show_usage(usage, elapsed)
-        self._scaled_down.follow(usage, metrics)
+        self._scaled_down.count(usage, metrics)
         suspended.update(self._scaled_down.gpus())
         if self.memory is not None:
             self.memory.add(usage, suspended)

@@ -146,7 +146,7 @@ class ScaledDown:
     _at_zero: dict[TargetLabels, _AtZero] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
-        """Another replica follows evaluations now."""
+        """Another replica counts now."""
         self._running, self._at_zero = {}, {}
 
     def gpus(self) -> Mapping[tuple[str, str], int]:
@@ -156,16 +156,16 @@ class ScaledDown:
             found[title.namespace, title.cluster_queue] += at_zero.gpus
         return found
 
-    def follow(self, usage: FleetUsage, metrics: FleetMetrics) -> None:
+    def count(self, usage: FleetUsage, metrics: FleetMetrics) -> None:
         """Count what has happened since the usage before."""
         scaled = [each for each in usage.workloads if each.is_switched or each.title.kind != SCALABLE_WORKLOAD.kind]
         there = {each.title for each in scaled}
         self._running = {title: each for title, each in self._running.items() if title in there}
         self._at_zero = {title: each for title, each in self._at_zero.items() if title in there}
         for each in scaled:
-            self._follow(each, usage.at, metrics)
+            self._count(each, usage.at, metrics)
 
-    def _follow(self, workload: TargetUsage, at: datetime, metrics: FleetMetrics) -> None:
+    def _count(self, workload: TargetUsage, at: datetime, metrics: FleetMetrics) -> None:
         title = workload.title
         running, at_zero = self._running.get(title), self._at_zero.get(title)
         if workload.decision.target.desired_replicas:

@@ -88,7 +88,7 @@ class PolicyTrial:
                 for each in self._policies.all:
                     await each.wait_synced()
                 while True:
-                    await self._jobs.follow()
+                    await self._jobs.watch()
                     if not (waits := self._jobs.unlisted(_FRESH)):
                         return await self._jobs.jobs()
                     await asyncio.sleep(0.05)

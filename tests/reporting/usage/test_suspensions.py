@@ -303,14 +303,14 @@ def test_what_keda_scales_to_zero(
 ) -> None:
     following, counted = ScaledDown(), Counted()
     for t, each in steps:
-        following.follow(FleetUsage(at=at(t), workloads=[each] if each else []), cast(FleetMetrics, counted))
+        following.count(FleetUsage(at=at(t), workloads=[each] if each else []), cast(FleetMetrics, counted))
     assert counted == events
     assert following.gpus() == ({("team-a", ""): gpus} if gpus else {})
 
 
 def test_another_leader_begins_anew() -> None:
     following, counted = ScaledDown(), Counted()
-    following.follow(FleetUsage(at=NOON, workloads=[seen(INACTIVE)]), cast(FleetMetrics, counted))
+    following.count(FleetUsage(at=NOON, workloads=[seen(INACTIVE)]), cast(FleetMetrics, counted))
     following.forget()
-    following.follow(FleetUsage(at=at(60), workloads=[AT_ZERO]), cast(FleetMetrics, counted))
+    following.count(FleetUsage(at=at(60), workloads=[AT_ZERO]), cast(FleetMetrics, counted))
     assert counted == []
