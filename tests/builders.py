@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from scaler.decision.decision import Active, Answer, Decision, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
@@ -17,7 +18,7 @@ from scaler.idleness.history import History
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.policy import GpuRule, Overrides, Policy, Trust
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import Busy, GpuEvidence, Idle, Unknown, Verdict, WorkloadVerdict
+from scaler.idleness.verdict import Busy, GpuEvidence, GpuVerdicts, Idle, Unknown, Verdict, WorkloadVerdict
 from scaler.idleness.window import Window
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.gpu_pods import GpuResources
@@ -73,15 +74,18 @@ def gpu_evidence(
     windows: Mapping[str, Window] | None = None,
 ) -> GpuEvidence:
     """One quiet GPU."""
+    windows = {"gr_engine_active": window(), "gpu_util": window()} if windows is None else windows
+    newest = [each.last_sample_at for each in windows.values()]
     return GpuEvidence(
         gpu=GpuId(device=gpu),
         pod=pod,
         node="node-a",
         model="NVIDIA A100",
         verdict=verdict or Idle(),
-        windows={"gr_engine_active": window(), "gpu_util": window()} if windows is None else windows,
+        windows=windows,
         last_active_at=last_active_at,
         unseen_until=unseen_until,
+        is_quiet=last_active_at is None or all(each is not None and each >= last_active_at for each in newest),
     )
 
 
@@ -125,6 +129,14 @@ def record(
     kept = list(samples)
     for signal in into.signals if signals is None else signals:
         into.record(signal, of, [(at_s, in_own_unit(signal, ratio)) for at_s, ratio in kept])
+
+
+def found_of(
+    history: History, pod: str = "worker-0", *, length: timedelta, end: datetime = NOON, above_ratio: float = 0.01
+) -> GpuVerdicts:
+    """The verdicts on the GPUs of a pod."""
+    rows = np.array(history.rows_of("demo", pod), np.intp)
+    return history.verdicts(rows, above_ratio=above_ratio, length=length, trust=TRUST, end=end)
 
 
 # ------------------------------------------------------------------------------------------------------ pods and policy

@@ -13,6 +13,7 @@ Laws:
 
 import asyncio
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -25,7 +26,7 @@ from scaler.clock import Turns
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.gates import decide, needs_verdict
-from scaler.decision.inputs import DecisionInputs, GpuRows, Look, OwnTriggers, look_at
+from scaler.decision.inputs import DecisionInputs, Look, OwnTriggers, look_at
 from scaler.decision.sampling import RefreshResult, Sampler
 from scaler.decision.scale_targets import ScaleTarget, ScaleTargets, unknown_target
 from scaler.decision.trigger_metadata import (
@@ -37,10 +38,10 @@ from scaler.decision.trigger_metadata import (
     sources_of,
 )
 from scaler.errors import MetadataError
-from scaler.idleness.pods import GpuPod, judge
+from scaler.idleness.pods import GpuPod, JudgedBy, judge, judged_by, look
 from scaler.idleness.policy import Overrides, Policy, Trust, only_observed, resolve
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import GpuEvidence, Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.idleness.verdict import GpuEvidence, GpuVerdicts, Unknown, WorkloadVerdict, distrust, judged_length
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -66,6 +67,11 @@ SINGLE_WITNESS = (
 _EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
 _MOST_TRIGGERS = 16
 """Triggers of one ScaledObject that ask this scaler: each is a decision of its own."""
+_AT_ONCE = 32
+"""ScaledObjects whose GPUs are looked at together: some milliseconds with all that is decided about them."""
+
+Looked = Mapping[JudgedBy, GpuVerdicts]
+"""The verdicts on GPUs that were looked at together."""
 
 
 def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
@@ -107,6 +113,27 @@ def aligned(now: datetime, interval: timedelta) -> datetime:
     """The newest multiple of the interval that is not after `now`, counted from the Unix epoch."""
     seconds = interval.total_seconds()
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is asked of a ScaledObject, before its GPUs are looked at."""
+
+    scaled_object: ScaledObject
+    target: ScaleTarget
+    policies: Mapping[Overrides, Policy]
+    """By trigger."""
+    problems: tuple[str, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        return self.scaled_object.metadata.key
+
+    @property
+    def judged(self) -> Sequence[GpuPod]:
+        """The pods whose GPUs have to be looked at."""
+        return self.target.pods if needs_verdict(self.target.state) and self.target.remote is None else ()
 
 
 class ChangedScaledObjects:
@@ -219,10 +246,10 @@ class Evaluator:
         if evaluation is None or not found:
             return
         await self.scales.refresh([each for each in found if self._own_triggers(each)])
-        entries = {each.metadata.key: self._decided(each, evaluation.at) for each in found}
+        entries = await self._decided(found, evaluation.at)
         # Samples may be about to be taken in.
         inputs.outdated |= entries.keys() & inputs.own.keys()
-        self.decision_cache.amend({key: entry for key, entry in entries.items() if entry is not None})
+        self.decision_cache.amend(entries)
         self.published(self.decision_cache.evaluation or evaluation)
 
     # ---- the tick
@@ -276,15 +303,11 @@ class Evaluator:
 
     async def _evaluate(self, at: datetime) -> Evaluation:
         """Decide again what has to be, and publish."""
-        inputs, entries = self._inputs, dict[Key, EvaluatedScaledObject]()
+        inputs = self._inputs
         await self._compare(at)
-        turns = Turns()
-        for key in (outdated := sorted(inputs.outdated)):
-            scaled_object = self.cluster.scaled_objects.get(*key)
-            entry = self._decided(scaled_object, at) if scaled_object is not None and key in inputs.own else None
-            if entry is not None:
-                entries[key] = entry
-            await turns.give_way()
+        outdated = sorted(inputs.outdated)
+        found = [self.cluster.scaled_objects.get(*key) for key in outdated if key in inputs.own]
+        entries = await self._decided([each for each in found if each is not None], at)
         evaluation = self.decision_cache.renew(entries, only=inputs.own.keys(), at=at)
         await inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
         return evaluation
@@ -313,24 +336,41 @@ class Evaluator:
         others = cluster.switched.revision(namespace), cluster.remote_answers(namespace)
         return *(each.revision(namespace) for each in stores), *others, *doubts
 
-    def _decided(self, scaled_object: ScaledObject, at: datetime) -> EvaluatedScaledObject | None:
-        """The ScaledObject's entry; None where no trigger names this scaler."""
-        triggers = self._own_triggers(scaled_object)
-        if not triggers:
-            return None
-        key = scaled_object.metadata.key
+    async def _decided(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> dict[Key, EvaluatedScaledObject]:
+        """The entries of those that have a trigger which names this scaler."""
+        found, turns = dict[Key, EvaluatedScaledObject](), Turns()
+        for start in range(0, len(scaled_objects), _AT_ONCE):
+            found |= self._decided_together(scaled_objects[start : start + _AT_ONCE], at)
+            await turns.give_way()
+        return found
+
+    def _decided_together(self, some: Iterable[ScaledObject], at: datetime) -> dict[Key, EvaluatedScaledObject]:
+        found, asked = dict[Key, EvaluatedScaledObject](), list[_Asked]()
+        for each in some:
+            with self._harmless(each, found, at):
+                if triggers := self._own_triggers(each):
+                    asked.append(self._asked(each, triggers, self._targets.of(each, at)))
+        looked = self.look_at([(each.judged, policy) for each in asked for policy in each.policies.values()], at)
+        for one in asked:
+            with self._harmless(one.scaled_object, found, at):
+                entry = self._entry(one, at, looked)
+                self._rests_on(one.key, one.target, entry)
+                found[one.key] = entry
+        return found
+
+    @contextmanager
+    def _harmless(
+        self, scaled_object: ScaledObject, found: dict[Key, EvaluatedScaledObject], at: datetime
+    ) -> Iterator[None]:
+        """Objects are written by tenants. What one of them provokes must not take the answers from all others."""
         try:
-            target = self._targets.of(scaled_object, at)
-            entry = self._entry(target, scaled_object, triggers, at)
-            self._rests_on(key, target, entry)
-            return entry
+            yield
         except Exception as error:
-            # Objects are written by tenants. What one of them provokes must not take the answers from all others.
+            key, reference = scaled_object.metadata.key, scaled_object.spec.scale_target_ref
             log.exception("a ScaledObject could not be decided", scaled_object="/".join(key))
             problem = f"internal error while it was decided ({error!r}); please report it with the scaler's log"
-            self._inputs.rests_on(key, gpus=(), until=at)
-            reference = scaled_object.spec.scale_target_ref
-            return EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
+            self._inputs.rests_on(key, gpus={}, until=at)
+            found[key] = EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
 
     def _doubt_of(self, key: Key) -> Unknown | None:
         """Why samples, or the demand for the ScaledObject, are not known."""
@@ -340,33 +380,27 @@ class Evaluator:
         decisions, doubt = entry.triggers.values(), self._doubt_of(key)
         instants = [target.until, *(each.holds_until(doubt) for each in decisions)]
         until = min((each for each in instants if each is not None), default=None)
-        judged = [each.policy for each in decisions if each.verdict is not None]
+        judged = [judged_by(each.policy, self.config.trust) for each in decisions if each.verdict is not None]
         history = self.sampler.history
         rows = tuple(row for pod in (target.pods if judged else ()) for row in history.rows_of(pod.namespace, pod.name))
-        lengths = (judged_length(policy=policy, trust=self.config.trust) for policy in judged)
-        gpus = [GpuRows(each.active_above_ratio, length, rows) for each, length in zip(judged, lengths, strict=True)]
+        gpus = dict.fromkeys(judged, rows)
         self._inputs.rests_on(key, gpus=gpus, until=until)
 
     def try_out(self, scaled_object: ScaledObject, target: ScalableWorkload | Scale) -> EvaluatedScaledObject | None:
         """What would be decided now about a ScaledObject that is not there, or not so. Nothing is done about it."""
-        triggers = self._own_triggers(scaled_object)
-        at = aligned(self.clock(), self.config.interval)
-        return (
-            self._entry(self._targets.of(scaled_object, at, target), scaled_object, triggers, at) if triggers else None
-        )
+        triggers, at = self._own_triggers(scaled_object), aligned(self.clock(), self.config.interval)
+        if not triggers:
+            return None
+        return self._entry(self._asked(scaled_object, triggers, self._targets.of(scaled_object, at, target)), at)
 
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         if isinstance(scaled_object, DirectScaling):
             return [*scaled_object.spec.triggers]
         return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)[: _MOST_TRIGGERS + 1]
 
-    def _entry(
-        self, target: ScaleTarget, scaled_object: ScaledObject, triggers: Sequence[Trigger], at: datetime
-    ) -> EvaluatedScaledObject:
-        found: dict[Overrides, Decision] = {}
+    def _asked(self, scaled_object: ScaledObject, triggers: Sequence[Trigger], target: ScaleTarget) -> _Asked:
+        policies: dict[Overrides, Policy] = {}
         problems: list[str] = []
-        key, scale_target = scaled_object.metadata.key, scaled_object.spec.scale_target_ref
-        doubt = self._doubt_of(key)
         sources = sources_of(scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""))
         if len(triggers) > _MOST_TRIGGERS:
             problems.append(f"more than {_MOST_TRIGGERS} triggers of one ScaledObject ask this scaler; leave one")
@@ -376,20 +410,28 @@ class Evaluator:
             try:
                 overrides = parse_metadata(trigger.metadata)
                 layers = (*target.annotations, *self.config.limits)
-                policy = self._policy(by_source(overrides, sources), layers)
+                policies[overrides] = self._policy(by_source(overrides, sources), layers)
             except MetadataError as error:
                 problems.append(str(error))
-            else:
-                quiet = self.decision_cache.quiet_before(key, scale_target, policy) or target.quiet
-                found[overrides] = self._decide(replace(target, quiet=quiet), policy, at, doubt)
-        if len(hooks := {each.policy.before_suspend for each in found.values()} - {""}) > 1:
+        if len(hooks := {each.before_suspend for each in policies.values()} - {""}) > 1:
             several = f"triggers of one ScaledObject name several hooks ({', '.join(sorted(hooks))}); name one"
-            found, problems = {}, [*problems, f"trigger metadata 'beforeSuspend': {several}"]
+            policies, problems = {}, [*problems, f"trigger metadata 'beforeSuspend': {several}"]
+        return _Asked(
+            scaled_object=scaled_object, target=target, policies=policies, problems=tuple(problems), ignored=ignored
+        )
+
+    def _entry(self, asked: _Asked, at: datetime, looked: Looked | None = None) -> EvaluatedScaledObject:
+        found: dict[Overrides, Decision] = {}
+        scaled_object, target = asked.scaled_object, asked.target
+        doubt, scale_target = self._doubt_of(asked.key), scaled_object.spec.scale_target_ref
+        for overrides, policy in asked.policies.items():
+            quiet = self.decision_cache.quiet_before(asked.key, scale_target, policy) or target.quiet
+            found[overrides] = self._decide(replace(target, quiet=quiet), policy, at, doubt, looked)
         return EvaluatedScaledObject(
             target=scale_target,
             triggers=found,
-            problems=tuple(problems),
-            ignored=ignored,
+            problems=asked.problems,
+            ignored=asked.ignored,
             decided_on=scaled_object.metadata if isinstance(scaled_object, DirectScaling) else None,
             pods=target.pods,
         )
@@ -407,27 +449,33 @@ class Evaluator:
         hook = self.config.hooks.get(asked.before_suspend or "", none)
         return (asked.idle_after or none) + (asked.warning or none) + hook
 
-    def _decide(self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None) -> Decision:
+    def _decide(
+        self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None, looked: Looked | None = None
+    ) -> Decision:
         if not needs_verdict(target.state):
             return decide(target.state, None, policy=policy, now=at, quiet=target.quiet)
         if target.remote is not None:
             return decide(target.state, target.remote.verdict_by(policy), policy=policy, now=at)
-        verdict = self._verdict(target.pods, policy, at, doubt)
+        verdict = self._verdict(target.pods, policy, at, doubt, looked)
         if verdict.is_single_witness and not self.config.trust.single_witness:
             policy = only_observed(policy, SINGLE_WITNESS)
         decision = decide(target.state, verdict, policy=policy, now=at, quiet=target.quiet)
-        gpus = _EvidenceNow(self, target.pods, policy)
+        gpus = _EvidenceNow(self, target.pods, policy, len(verdict.gpus))
         return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
 
-    def evidence(self, pods: Sequence[GpuPod], policy: Policy) -> Sequence[GpuEvidence]:
+    def look_at(self, asked: Iterable[tuple[Iterable[GpuPod], Policy]], at: datetime) -> Looked:
+        """The verdicts on the GPUs of all these pods by these policies, for what judges them one by one."""
+        return look(asked, self.sampler.history, trust=self.config.trust, end=at)
+
+    def evidence(self, pods: Sequence[GpuPod], policy: Policy, looked: Looked | None = None) -> Sequence[GpuEvidence]:
         """What the GPUs of these pods show as of the last evaluation."""
         evaluation = self.decision_cache.evaluation
         at = aligned(self.clock(), self.config.interval) if evaluation is None else evaluation.at
-        return self._judge(pods, policy, at).gpus
+        return self._judge(pods, policy, at, looked).gpus
 
-    def judge_by_default(self, pod: GpuPod, at: datetime) -> WorkloadVerdict:
+    def judge_by_default(self, pod: GpuPod, at: datetime, looked: Looked | None = None) -> WorkloadVerdict:
         """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
-        return self._verdict([pod], self.default_policy, at, self._doubt or self._unseen(pod.namespace))
+        return self._verdict([pod], self.default_policy, at, self._doubt or self._unseen(pod.namespace), looked)
 
     def decide_on(self, namespace: str, target: ScaleTarget, policy: Policy, at: datetime) -> Decision:
         """The decision on a target in that state which no ScaledObject scales. Nothing is done about it."""
@@ -450,16 +498,26 @@ class Evaluator:
 
     def look(self, policy: Policy, at: datetime) -> Look:
         """What tells of GPUs that are judged by the policy whether the verdict on them may have changed."""
-        by = policy.active_above_ratio, judged_length(policy=policy, trust=self.config.trust)
-        return look_at(self.sampler.history, by, self.config.trust, at)
+        return look_at(self.sampler.history, judged_by(policy, self.config.trust), self.config.trust, at)
 
-    def _verdict(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, doubt: Unknown | None) -> WorkloadVerdict:
+    def _verdict(
+        self,
+        pods: Sequence[GpuPod],
+        policy: Policy,
+        at: datetime,
+        doubt: Unknown | None,
+        looked: Looked | None = None,
+    ) -> WorkloadVerdict:
         doubt = doubt or self._unread(policy, at)
-        return distrust(self._judge(pods, policy, at), doubt)
+        return distrust(self._judge(pods, policy, at, looked), doubt)
 
-    def _judge(self, pods: Sequence[GpuPod], policy: Policy, at: datetime) -> WorkloadVerdict:
+    def _judge(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, looked: Looked | None) -> WorkloadVerdict:
+        """`looked`: of a look at more pods than these, if there was one; it counts if it was of that instant."""
         history, trust = self.sampler.history, self.config.trust
-        return judge(pods, history, policy=policy, trust=trust, end=at, places=self.cluster)
+        found = (looked or {}).get(judged_by(policy, trust))
+        if found is not None and found.end != at:
+            found = None
+        return judge(pods, history, policy=policy, trust=trust, end=at, places=self.cluster, found=found)
 
     def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
         """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""
@@ -473,16 +531,16 @@ class Evaluator:
 class _EvidenceNow(Sequence[GpuEvidence]):
     """The GPUs that a decision rests on, which stands while they go on reporting: they are looked up when asked for."""
 
-    __slots__ = ("_evaluator", "_pods", "_policy")
+    __slots__ = ("_count", "_evaluator", "_pods", "_policy")
 
-    def __init__(self, evaluator: Evaluator, pods: Sequence[GpuPod], policy: Policy) -> None:
-        self._evaluator, self._pods, self._policy = evaluator, pods, policy
+    def __init__(self, evaluator: Evaluator, pods: Sequence[GpuPod], policy: Policy, count: int) -> None:
+        self._evaluator, self._pods, self._policy, self._count = evaluator, pods, policy, count
 
     def _now(self) -> Sequence[GpuEvidence]:
         return self._evaluator.evidence(self._pods, self._policy)
 
     def __len__(self) -> int:
-        return len(self._now())
+        return self._count
 
     def __getitem__(self, index: Any) -> Any:
         return self._now()[index]

@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 
 from scaler.clock import Turns
 from scaler.decision.decision_cache import Key
-from scaler.idleness.columns import BLOCK
 from scaler.idleness.history import History
+from scaler.idleness.pods import JudgedBy
 from scaler.idleness.policy import Trust
+from scaler.idleness.window import BLOCK
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
 _WORTH_COMPARING = 4
@@ -51,19 +52,9 @@ class OwnTriggers(NamedTuple):
     """The longest window that one of them asks for; 0 where none asks for a certain one."""
 
 
-class GpuRows(NamedTuple):
-    """GPUs that a decision rests on, as rows of the history, and what they are judged by."""
-
-    above_ratio: float
-    length: timedelta
-    rows: tuple[int, ...]
-
-
-_By = tuple[float, timedelta]
-"""The ratio from which on a GPU is active, and the length of the window."""
-
 Look = Callable[[NDArray[np.intp]], NDArray[np.float64]]
-"""What rows show, as `History.shown` tells it."""
+"""What rows show, as `GpuVerdicts.compared` tells it."""
+_WIDTH = 4
 
 
 @dataclass
@@ -72,8 +63,8 @@ class JudgedRows:
 
     rows: dict[Key, tuple[int, ...]] = field(default_factory=dict)
     """By ScaledObject, or by pod."""
-    shown: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
-    """By row, as `History.shown` tells it; NaN where it was not asked yet."""
+    shown: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, _WIDTH)))
+    """By row, as `GpuVerdicts.compared` tells it; NaN where it was not asked yet."""
     _all: tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]] | None = None
 
     def follow(self, key: Key, rows: tuple[int, ...]) -> None:
@@ -117,7 +108,7 @@ class JudgedRows:
             owners = np.repeat(np.arange(len(self.rows)), [*map(len, self.rows.values())])
             self._all = np.fromiter(chain.from_iterable(self.rows.values()), np.intp), [*self.rows], owners
             if (more := int(self._all[0].max(initial=-1)) + 1 - len(self.shown)) > 0:
-                self.shown = np.vstack([self.shown, np.full((more, 3), np.nan)])
+                self.shown = np.vstack([self.shown, np.full((more, _WIDTH), np.nan)])
         return self._all
 
 
@@ -138,8 +129,8 @@ class DecisionInputs:
         self._revisions: dict[str, Hashable] = {}
         self._common: Hashable = None
         self._demand: Mapping[Key, Hashable] = {}
-        self._judged: defaultdict[_By, JudgedRows] = defaultdict(JudgedRows)
-        self._judged_by: dict[Key, tuple[_By, ...]] = {}
+        self._judged: defaultdict[JudgedBy, JudgedRows] = defaultdict(JudgedRows)
+        self._judged_by: dict[Key, tuple[JudgedBy, ...]] = {}
         self._due: list[tuple[datetime, Key]] = []
         self._holds_until: dict[Key, datetime] = {}
         self.outdated: set[Key] = set()
@@ -192,23 +183,25 @@ class DecisionInputs:
         if not self._namespaces[key[0]]:
             del self._namespaces[key[0]]
             self._revisions.pop(key[0], None)
-        self.rests_on(key, gpus=(), until=None)
+        self.rests_on(key, gpus={}, until=None)
         self.outdated.discard(key)
 
     # ------------------------------------------------------------------------------------------------- what it rests on
 
-    def rests_on(self, key: Key, *, gpus: Iterable[GpuRows], until: datetime | None) -> None:
-        """What the decision about the ScaledObject rests on, and the next instant at which it may not hold any more."""
-        found = {(each.above_ratio, each.length): each.rows for each in gpus}
-        for by, rows in found.items():
+    def rests_on(self, key: Key, *, gpus: Mapping[JudgedBy, tuple[int, ...]], until: datetime | None) -> None:
+        """What the decision about the ScaledObject rests on, and the next instant at which it may not hold any more.
+
+        `gpus`: rows of the history, by what they are judged by.
+        """
+        for by, rows in gpus.items():
             self._judged[by].follow(key, rows)
         for by in self._judged_by.pop(key, ()):
-            if by not in found:
+            if by not in gpus:
                 self._judged[by].forget(key)
                 if not self._judged[by].rows:
                     del self._judged[by]
-        if found:
-            self._judged_by[key] = tuple(found)
+        if gpus:
+            self._judged_by[key] = tuple(gpus)
         if until is None:
             self._holds_until.pop(key, None)
         elif self._holds_until.get(key) != until:
@@ -258,11 +251,9 @@ class DecisionInputs:
                 self.outdated.add(key)
 
 
-def look_at(
-    history: History, by: tuple[float, timedelta], trust: Trust, end: datetime
-) -> Callable[[NDArray[np.intp]], NDArray[np.float64]]:
+def look_at(history: History, by: JudgedBy, trust: Trust, end: datetime) -> Look:
     above_ratio, length = by
-    return lambda rows: history.shown(rows, above_ratio=above_ratio, length=length, trust=trust, end=end)
+    return lambda rows: history.verdicts(rows, above_ratio=above_ratio, length=length, trust=trust, end=end).compared()
 
 
 def _asks(scaled_object: ScaledObject) -> tuple[object, ...]:

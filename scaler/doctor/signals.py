@@ -217,7 +217,7 @@ def _of_interval(about: Subject, read: Read, metrics: SourceSeries, now: datetim
         ages = [now.timestamp() - at_s for each in read.series for at_s, _ in each.samples]
         oldest = max((age for age in ages if age <= trust.max_age.total_seconds()), default=0.0)
         apart = max(metrics.asked_every, timedelta(seconds=round(oldest)))
-    missed = whole_collections(apart / trust.interval) if apart else 0
+    missed = int(whole_collections(apart / trust.interval)) if apart else 0
     if apart and missed:
         share = 1 - missed * trust.interval / apart
         yield about.finding(

@@ -18,8 +18,8 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from scaler.idleness.columns import Floats, Rows, SampleColumns
 from scaler.idleness.policy import Trust
+from scaler.idleness.window import Floats, Rows, SampleColumns
 
 _FEWEST = 64
 _BLANKS = [float(base + more) for base in (2**63 - 16, 2**47, 2**31 - 16) for more in range(4)]

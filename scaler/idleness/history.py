@@ -12,7 +12,6 @@ Laws of this file:
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import datetime, timedelta
-from enum import IntFlag
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -20,31 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaler.idleness.boards import Boards, unexplained_watts
-from scaler.idleness.columns import DeviceWindows, Floats, Rows, SampleColumns, are_fractions, as_microseconds
 from scaler.idleness.gpu import BOARD_POWER, ENERGY, GpuId, GpuSeries, Signal, Unit, utilisation_ratios
 from scaler.idleness.policy import Trust
-from scaler.idleness.window import as_stored
+from scaler.idleness.verdict import Code, Codes, GpuVerdicts, gpu_codes, signal_codes
+from scaler.idleness.window import Floats, Rows, SampleColumns, WindowColumns, are_fractions, as_microseconds, as_stored
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
 
 _T = TypeVar("_T")
-
-_IDLE, _BUSY, _UNKNOWN, _OLD = range(4)
-"""The verdict on a GPU; `_OLD` where it has not reported for so long that it does not count."""
-
-
-class Doubt(IntFlag):
-    """What speaks against a GPU's quiet beside its own samples."""
-
-    SHARED = 1
-    """Another pod that holds GPUs reports for the same GPU."""
-    DEVICE_WORKS = 2
-    """The device shows work that the series of no pod that holds it shows."""
-    FROZEN = 4
-    """The energy counter of its board stands still."""
-    POWER = 8
-    """Its board draws more than an idle one, and none of its MIG instances shows work."""
 
 
 class DeviceHistory:
@@ -72,19 +55,6 @@ class DeviceHistory:
     def last_sample_s(self) -> float:
         """Unix time of the newest sample of any signal, -inf where there is none."""
         return max(each.last_samples.item(self.row) for each in self._columns.values())
-
-    def is_percent(self, signal: str) -> bool:
-        """Whether a metric in percent reports for it."""
-        return bool(self._columns[signal].is_percent[self.row])
-
-    def windows(self, signals: Iterable[Signal], *, end: datetime, length: timedelta) -> DeviceWindows:
-        """Of these signals, by name."""
-        found = {each.name: self._columns[each.name].window(self.row, end, length) for each in signals}
-        return DeviceWindows(self.row, found)
-
-    def last_active_at(self, above_ratio: float) -> datetime | None:
-        found = [at for each in self._columns.values() if (at := each.last_active_at(self.row, above_ratio))]
-        return max(found, default=None)
 
     def unbroken_since(self, signals: Iterable[Signal], longest_gap: int) -> datetime | None:
         """From when on all of these signals have samples without a longer hole, counted in collection intervals."""
@@ -220,11 +190,6 @@ class History:
         """Whether its pod is known to hold GPUs here, as of `mark_holders`."""
         return bool(self._is_holder[device.row])
 
-    def is_alive(self, device: DeviceHistory, trust: Trust, end: datetime) -> bool:
-        """Whether counters of its board show that the exporters which report for it still measure."""
-        grows, stands_still = self.boards.counters(np.array(device.counters), trust, end)
-        return bool(grows.any() and not stands_still.any())
-
     def has_counter(self, device: DeviceHistory) -> bool:
         """Whether there is a counter of its board by which to see that."""
         return self.boards.has_counter(np.array(device.counters))
@@ -263,45 +228,65 @@ class History:
         moved, self._moved = self._moved, set()
         return moved
 
-    def shown(
+    def verdicts(
         self, rows: Rows, *, above_ratio: float, length: timedelta, trust: Trust, end: datetime
-    ) -> NDArray[np.float64]:
-        """What of these rows a decision depends on, as long as no verdict on one of them is put into words.
-
-        Shape: (rows, 3). The verdict on the GPU as a number; the Unix time in microseconds since when it is quiet, -inf
-        where that is as far as is known and inf where it is not quiet, or will be only after `end`; of a verdict that
-        is known, what `unexplained_until` says.
-        """
-        is_active, is_quiet, is_doubted, is_misread = (np.zeros(len(rows), np.bool_) for _ in range(4))
-        newest = np.full(len(rows), -np.inf)
-        oldest, last_active = -newest, newest.copy()
-        is_percent = np.logical_and.reduce(
-            [self._columns[x.name].is_percent[rows] | (self._is_mig[rows] & x.absent_on_mig) for x in self.signals]
-        )
+    ) -> GpuVerdicts:
+        """The verdicts on the GPUs of these rows, from the window of that length which ends at `end`."""
+        codes, windows = dict[str, Codes](), dict[str, WindowColumns]()
+        newest, last_active = np.full(len(rows), -np.inf), np.full(len(rows), -np.inf)
+        oldest, is_mig = np.full(len(rows), np.inf), self._is_mig[rows]
         for signal in self.signals:
-            columns = self._columns[signal.name]
-            windows = columns.windows(end, length, rows)
-            is_expected = ~(self._is_mig[rows] & signal.absent_on_mig)
-            active, trusted = windows.shown(above_ratio, trust, end)
-            is_active |= active & is_expected
-            is_quiet |= ~active & trusted & is_expected
-            is_doubted |= ~active & ~trusted & is_expected
-            is_misread |= are_fractions(windows.peaks, or_one=is_percent) & columns.is_percent[rows] & is_expected
-            newest = np.maximum(newest, windows.last_samples)
-            oldest = np.where(is_expected, np.minimum(oldest, windows.last_samples), oldest)
+            columns, is_expected = self._columns[signal.name], ~(is_mig & signal.absent_on_mig)
+            found = windows[signal.name] = columns.windows(end, length, rows)
+            said = codes[signal.name] = signal_codes(found, above_ratio=above_ratio, trust=trust, end=end)
+            said[~is_expected] = Code.ABSENT
+            newest = np.maximum(newest, found.last_samples)
+            oldest = np.where(is_expected, np.minimum(oldest, found.last_samples), oldest)
             last_active = np.maximum(last_active, columns.last_active(above_ratio, rows))
-        is_idle, is_busy = is_quiet & ~is_active & ~is_doubted, is_active & ~is_quiet
-        verdicts = np.where(is_idle, _IDLE, np.where(is_busy, _BUSY, _UNKNOWN))
+        self._doubt_fractions(rows, codes, windows)
+        verdicts = gpu_codes([*codes.values()])
         doubts = self.doubts(above_ratio=above_ratio, length=length, trust=trust, end=end)[rows]
-        verdicts[(doubts & np.uint8(Doubt.SHARED) > 0) | (is_idle & (is_misread | (doubts > 0)))] = _UNKNOWN
-        verdicts[newest < (end - length - trust.interval).timestamp()] = _OLD
-        since = as_microseconds(last_active)
-        is_quiet_since = (last_active == -np.inf) | (
-            (as_microseconds(oldest) >= since) & (since < as_microseconds(end.timestamp()))
+        is_doubted = (doubts == Code.SHARED) | (doubts > 0) & (verdicts == Code.IDLE)
+        np.copyto(verdicts, doubts, where=is_doubted)
+        verdicts[newest < (end - length - trust.interval).timestamp()] = Code.ABSENT
+        return GpuVerdicts(
+            rows=rows,
+            trust=trust,
+            end=end,
+            codes=verdicts,
+            signals=codes,
+            windows=windows,
+            last_active=last_active,
+            is_quiet=(last_active == -np.inf) | (as_microseconds(oldest) >= as_microseconds(last_active)),
+            unexplained=self.unexplained_until(above_ratio=above_ratio, length=length)[rows],
+            is_lone_witness=self._are_alone(rows, codes, trust, end),
         )
-        unexplained = self.unexplained_until(above_ratio=above_ratio, length=length)[rows]
-        unexplained[verdicts == _UNKNOWN] = -np.inf
-        return np.column_stack([verdicts, np.where(is_quiet_since, since, np.inf), unexplained])
+
+    def _are_alone(self, rows: Rows, codes: Mapping[str, Codes], trust: Trust, end: datetime) -> NDArray[np.bool_]:
+        """Whether one signal alone decides, and no counter shows that the exporters which report it still measure."""
+        is_alone: NDArray[np.bool_] = np.sum([each != Code.ABSENT for each in codes.values()], axis=0) == 1
+        if is_alone.any():
+            is_alone &= ~self._are_alive(trust, end)[rows]
+        return is_alone
+
+    def _are_alive(self, trust: Trust, end: datetime) -> NDArray[np.bool_]:
+        """Whether counters of their boards show that the exporters which report for them still measure, of all rows."""
+        question = "alive", trust, end
+        found = self._doubts.get(question)
+        if found is None:
+            (rows, counters), count = self._counters(), len(self._rows)
+            grows, stands_still = self.boards.counters(counters, trust, end)
+            found = (np.bincount(rows, grows, count) > 0) & (np.bincount(rows, stands_still, count) == 0)
+            self._doubts[question] = found
+        return found
+
+    def _doubt_fractions(self, rows: Rows, codes: Mapping[str, Codes], windows: Mapping[str, WindowColumns]) -> None:
+        """Which quiet signals may be ratios that are taken for percentages."""
+        is_percent = {name: self._columns[name].is_percent[rows] for name in codes}
+        is_all = np.logical_and.reduce([is_percent[name] | (each == Code.ABSENT) for name, each in codes.items()])
+        for name, each in codes.items():
+            is_fraction = are_fractions(windows[name].peaks, or_one=is_all)
+            each[(each == Code.IDLE) & is_percent[name] & is_fraction] = Code.MISREAD
 
     def windows(self, rows: Rows, *, length: timedelta, end: datetime) -> Iterator[tuple[str, NDArray[np.float64]]]:
         """By signal, of these rows: the peak as a ratio, -1 without one, the slots covered, and all slots.
@@ -311,9 +296,9 @@ class History:
         for signal in self.signals:
             columns = self._columns[signal.name]
             found = columns.windows(end, length, rows)
-            counts = columns.has_reported[rows] & ~(self._is_mig[rows] & signal.absent_on_mig)
-            covered = np.minimum(found.covered, found.slots)
-            yield signal.name, np.where(counts, np.stack([found.peaks, covered, found.slots]), [[-1], [0], [0]])
+            is_expected = ~(self._is_mig[rows] & signal.absent_on_mig)
+            shown = np.stack([found.peaks, found.covered, found.slots])
+            yield signal.name, np.where(is_expected, shown, [[-1], [0], [0]])
 
     def peaks(
         self, rows: Rows, begin: datetime, end: datetime
@@ -321,18 +306,28 @@ class History:
         """What `SampleColumns.peaks` says of these rows, by signal."""
         return {signal.name: self._columns[signal.name].peaks(rows, begin, end) for signal in self.signals}
 
-    def doubts(self, *, above_ratio: float, length: timedelta, trust: Trust, end: datetime) -> NDArray[np.uint8]:
-        """What speaks against the quiet of each row, as flags of `Doubt`. Shape: (rows,)."""
+    def doubts(self, *, above_ratio: float, length: timedelta, trust: Trust, end: datetime) -> Codes:
+        """What speaks against the quiet of each row beside its own samples, 0 where nothing does. Shape: (rows,).
+
+        | the code     | is of                                                                               |
+        |--------------|-------------------------------------------------------------------------------------|
+        | POWER        | a board that draws more than an idle one, and none of its MIG instances shows work  |
+        | FROZEN       | a board whose energy counter stands still                                           |
+        | DEVICE_WORKS | a device which shows work that the series of no pod that holds it shows             |
+        | SHARED       | a GPU for which another pod that holds GPUs reports: whatever its own samples show  |
+
+        Of several the last one counts.
+        """
         question = above_ratio, length, trust, end
         found = self._doubts.get(question)
         if found is None:
             found = np.zeros(len(self._rows), np.uint8)
-            is_frozen = self.boards.are_frozen(self._board[: len(found)], self._counters(), trust, end, length)
-            found[is_frozen] |= np.uint8(Doubt.FROZEN)
-            if self._shared:
-                self._doubt_shared(found, above_ratio, length, trust, end)
             if self.boards.has_power:
                 self._doubt_power(found, above_ratio, length, end)
+            is_frozen = self.boards.are_frozen(self._board[: len(found)], self._counters(), trust, end, length)
+            found[is_frozen] = Code.FROZEN
+            if self._shared:
+                self._doubt_shared(found, above_ratio, length, trust, end)
             self._doubts[question] = found
         return found
 
@@ -365,29 +360,27 @@ class History:
         gpus = [numbers.setdefault(each.series.gpu, len(numbers)) for each in on_boards]
         return np.array([each.row for each in on_boards], np.intp), np.array(gpus, np.intp)
 
-    def _doubt_shared(
-        self, found: NDArray[np.uint8], above_ratio: float, length: timedelta, trust: Trust, end: datetime
-    ) -> None:
+    def _doubt_shared(self, found: Codes, above_ratio: float, length: timedelta, trust: Trust, end: datetime) -> None:
         """What rows of one board say of each other."""
         rows, gpus = self._on_shared_boards()
         is_holder, is_mig, boards = self._is_holder[rows], self._is_mig[rows], self._board[rows]
         newest = np.maximum.reduce([each.last_samples[rows] for each in self._columns.values()])
         reports = is_holder & (newest >= (end - trust.max_age).timestamp())
         is_active = self._is_active(rows, above_ratio, end, length)
-        found[rows[np.bincount(gpus, reports)[gpus] - reports > 0]] |= np.uint8(Doubt.SHARED)
         device_works = np.bincount(gpus, is_active & ~is_holder)[gpus] > 0
         instances_work, parent_works = (
             np.bincount(boards, is_active & of_kind)[boards] > 0 for of_kind in (is_mig, ~is_mig)
         )
-        found[rows[device_works | (is_mig & parent_works & ~instances_work)]] |= np.uint8(Doubt.DEVICE_WORKS)
+        found[rows[device_works | (is_mig & parent_works & ~instances_work)]] = Code.DEVICE_WORKS
+        found[rows[np.bincount(gpus, reports)[gpus] - reports > 0]] = Code.SHARED
 
-    def _doubt_power(self, found: NDArray[np.uint8], above_ratio: float, length: timedelta, end: datetime) -> None:
+    def _doubt_power(self, found: Codes, above_ratio: float, length: timedelta, end: datetime) -> None:
         """Which boards draw more than their MIG instances explain."""
         rows = np.flatnonzero(self._is_mig[: len(found)])
         boards = self._board[rows]
         works = np.bincount(boards, self._is_active(rows, above_ratio, end, length))[boards] > 0
         limits = np.array([unexplained_watts(each.series.model if (each := self._rows[n]) else "") for n in rows])
-        found[rows[~works & (self.boards.peak_watts(boards, end, length) >= limits)]] |= np.uint8(Doubt.POWER)
+        found[rows[~works & (self.boards.peak_watts(boards, end, length) >= limits)]] = Code.POWER
 
     def _is_active(self, rows: Rows, above_ratio: float, end: datetime, length: timedelta) -> NDArray[np.bool_]:
         peaks = [each.windows(end, length, rows).peaks for each in self._columns.values()]

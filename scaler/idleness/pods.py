@@ -7,19 +7,20 @@ from enum import Enum, StrEnum, auto
 from math import inf
 from typing import Protocol
 
-from scaler.idleness.columns import DeviceWindows
+import numpy as np
+
 from scaler.idleness.gpu import GpuId, Signal
-from scaler.idleness.history import DeviceHistory, Doubt, History
+from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import (
-    Busy,
+    OWN_QUIET,
+    Code,
     GpuEvidence,
-    Idle,
+    GpuVerdicts,
     Unknown,
     Verdict,
     WorkloadVerdict,
-    gpu_verdict,
     judged_length,
     workload_verdict,
 )
@@ -114,13 +115,16 @@ def judge(
     trust: Trust,
     end: datetime,
     places: PodPlaces = UNKNOWN_PLACES,
+    found: GpuVerdicts | None = None,
 ) -> WorkloadVerdict:
     """The verdict on the workload that these pods make up, from the window that ends at `end`.
 
     Pods that request no GPU count, too, if a GPU reports for them (a DRA claim, a resource that is not configured):
-    work on it is the workload's.
+    work on it is the workload's. `found`: the verdicts on the GPUs of more pods, where these are judged together.
     """
-    judging = _Judging(history=history, policy=policy, trust=trust, end=end, places=places)
+    if found is None:
+        found = look([(pods, policy)], history, trust=trust, end=end)[judged_by(policy, trust)]
+    judging = _Judging(history=history, policy=policy, trust=trust, end=end, places=places, found=found)
     evidence = [
         gpu
         for pod in sorted(pods, key=lambda pod: pod.name)
@@ -130,6 +134,30 @@ def judge(
     return workload_verdict(evidence, rule=policy.gpus)
 
 
+JudgedBy = tuple[float, timedelta]
+"""The ratio from which on a GPU is active, and the length of the window."""
+
+
+def judged_by(policy: Policy, trust: Trust) -> JudgedBy:
+    return policy.active_above_ratio, judged_length(policy=policy, trust=trust)
+
+
+def look(
+    asked: Iterable[tuple[Iterable[GpuPod], Policy]], history: History, *, trust: Trust, end: datetime
+) -> Mapping[JudgedBy, GpuVerdicts]:
+    """The verdicts on the GPUs of all these pods, together for all policies that judge alike."""
+    rows: dict[JudgedBy, dict[int, None]] = {}
+    for pods, policy in asked:
+        found = rows.setdefault(judged_by(policy, trust), {})
+        found.update((row, None) for pod in pods for row in history.rows_of(pod.namespace, pod.name))
+    return {
+        (above_ratio, length): history.verdicts(
+            np.fromiter(found, np.intp, len(found)), above_ratio=above_ratio, length=length, trust=trust, end=end
+        )
+        for (above_ratio, length), found in rows.items()
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judging:
     history: History
@@ -137,46 +165,40 @@ class _Judging:
     trust: Trust
     end: datetime
     places: PodPlaces
+    found: GpuVerdicts
 
     def evidence_of(self, pod: GpuPod) -> Iterable[GpuEvidence]:
-        history, policy, trust, end = self.history, self.policy, self.trust, self.end
-        length = judged_length(policy=policy, trust=trust)
-        doubts = history.doubts(above_ratio=policy.active_above_ratio, length=length, trust=trust, end=end)
-        unexplained = history.unexplained_until(above_ratio=policy.active_above_ratio, length=length)
-        devices = self._devices(pod, length)
+        found, devices = self.found, self._devices(pod)
         surplus = _surplus(pod, devices)
         for gpu, device in devices.items():
-            signals = expected(history.signals, gpu)
-            windows = device.windows(signals, end=end, length=length)
-            verdict = _verdict(windows, policy=policy, trust=trust, end=end)
-            if isinstance(verdict, Idle):
-                verdict = _misread(device, windows, signals) or verdict
-            doubt, unseen_s = Doubt(int(doubts[device.row])), [unexplained.item(device.row)]
-            if isinstance(verdict, Idle):
-                unseen_s.append(_unseen_until(pod, device, signals, trust))
+            place = found.positions[device.row]
+            verdict = surplus or self._verdict(pod, device, place)
+            last_active = found.last_active.item(place)
             yield GpuEvidence(
                 gpu=gpu,
                 pod=pod.name,
                 node=device.series.node or pod.node,
                 model=device.series.model,
-                verdict=surplus or self._doubted(pod, device, doubt, verdict),
-                windows=windows,
-                last_active_at=device.last_active_at(policy.active_above_ratio),
-                unseen_until=None if max(unseen_s) == -inf else datetime.fromtimestamp(max(unseen_s), UTC),
-                is_lone_witness=len(signals) == 1 and not history.is_alive(device, trust, end),
+                verdict=verdict,
+                windows=found.windows_at(place),
+                last_active_at=None if last_active == -inf else datetime.fromtimestamp(last_active, UTC),
+                unseen_until=None if isinstance(verdict, Unknown) else self._unseen_until(pod, device, place),
+                is_quiet=found.is_quiet.item(place),
+                is_lone_witness=found.is_lone_witness.item(place),
             )
         for missing in range(len(devices), pod.gpus):
             yield _missing(pod, missing, len(devices))
 
-    def _devices(self, pod: GpuPod, length: timedelta) -> dict[GpuId, DeviceHistory]:
+    def _devices(self, pod: GpuPod) -> dict[GpuId, DeviceHistory]:
         """GPUs that reported for the pod since the window began, or since the pod started."""
-        begin = self.end - length - self.trust.interval
-        begin_s = max(begin, pod.started_at or begin).timestamp()
-        found = sorted(self.history.devices_of(pod.namespace, pod.name).items())
+        started_s = -inf if pod.started_at is None else pod.started_at.timestamp()
+        codes, positions = self.found.codes, self.found.positions
         return {
             gpu: device
-            for gpu, device in found
-            if device.last_sample_s >= begin_s and self._place_of(device, pod) is not Place.ELSEWHERE
+            for gpu, device in sorted(self.history.devices_of(pod.namespace, pod.name).items())
+            if codes.item(positions[device.row]) != Code.ABSENT
+            and device.last_sample_s >= started_s
+            and self._place_of(device, pod) is not Place.ELSEWHERE
         }
 
     def _place_of(self, device: DeviceHistory, pod: GpuPod) -> "Place":
@@ -208,48 +230,33 @@ class _Judging:
             return Place.IN_DOUBT
         return Place.HERE if nodes == {node} else Place.ELSEWHERE
 
-    def _doubted(self, pod: GpuPod, device: DeviceHistory, doubt: Doubt, verdict: Verdict) -> Verdict:
-        """The verdict, or why it is not believed."""
-        if doubt & Doubt.SHARED:
+    def _verdict(self, pod: GpuPod, device: DeviceHistory, place: int) -> Verdict:
+        """The verdict on one GPU in words, unless its quiet is not believed for what the cluster says of its Node."""
+        code, node, host = Code(self.found.codes.item(place)), pod.node, device.series.node
+        if code is Code.SHARED:
             names = ", ".join(self._other_holders(device)[:3])
             return Unknown(reason=UnknownReason.SHARED_GPU, message=f"the device reports for {names} at the same time")
-        found = self._doubts_of_quiet(pod, device, doubt) if isinstance(verdict, Idle) else None
-        return found or verdict
+        if code in OWN_QUIET and self.places.offers_shared(device.series.gpu, node):
+            message = f"Node {node} offers its GPUs more than once: a pod's own series can be 0 while the pod works"
+            return Unknown(reason=UnknownReason.SHARED_GPU, message=message)
+        if code is Code.IDLE and self._place_of(device, pod) is Place.IN_DOUBT:
+            message = f"its series name the host {host}, and nothing shows whether that is Node {node}"
+            return Unknown(reason=UnknownReason.UNEXPECTED_GPUS, message=message)
+        return self.found.in_words(place)
+
+    def _unseen_until(self, pod: GpuPod, device: DeviceHistory, place: int) -> datetime | None:
+        """Until when work may have gone unseen: what its own series do not explain, and before an idle one's begin."""
+        until_s = self.found.unexplained.item(place)
+        if self.found.codes.item(place) == Code.IDLE:
+            signals = expected(self.history.signals, device.series.gpu)
+            until_s = max(until_s, _begin_s(pod, device, signals, self.trust))
+        return None if until_s == -inf else datetime.fromtimestamp(until_s, UTC)
 
     def _other_holders(self, device: DeviceHistory) -> list[str]:
         """Pods that hold GPUs and for which the same GPU reports now."""
         history, since_s = self.history, (self.end - self.trust.max_age).timestamp()
         others = (x for x in history.others_of(device.series.gpu, device.pod) if x.series.gpu == device.series.gpu)
         return sorted("/".join(x.pod) for x in others if history.is_holder(x) and x.last_sample_s >= since_s)
-
-    def _doubts_of_quiet(self, pod: GpuPod, device: DeviceHistory, doubt: Doubt) -> Unknown | None:
-        node, host = pod.node, device.series.node
-        if self.places.offers_shared(device.series.gpu, node):
-            message = f"Node {node} offers its GPUs more than once: a pod's own series can be 0 while the pod works"
-            return Unknown(reason=UnknownReason.SHARED_GPU, message=message)
-        for flag, (reason, message) in _DOUBTS.items():
-            if doubt & flag:
-                return Unknown(reason=reason, message=message)
-        if self._place_of(device, pod) is Place.IN_DOUBT:
-            message = f"its series name the host {host}, and nothing shows whether that is Node {node}"
-            return Unknown(reason=UnknownReason.UNEXPECTED_GPUS, message=message)
-        return None
-
-
-_DOUBTS = {
-    Doubt.DEVICE_WORKS: (
-        UnknownReason.SIGNALS_DISAGREE,
-        "a series of the device or its board, which names no pod that holds GPUs, shows work; the pod's own is quiet",
-    ),
-    Doubt.FROZEN: (
-        UnknownReason.FROZEN_EXPORTER,
-        "the energy counter of the GPU does not grow, as it does even while idle: the exporter repeats an old page",
-    ),
-    Doubt.POWER: (
-        UnknownReason.SIGNALS_DISAGREE,
-        "the board draws the power of one that works, and none of its MIG instances shows work",
-    ),
-}
 
 
 class Place(Enum):
@@ -265,37 +272,11 @@ def _is_same_host(host: str, node: str) -> bool:
     return node.startswith(f"{host}.") or host.startswith(f"{node}.")
 
 
-def _unseen_until(pod: GpuPod, device: DeviceHistory, signals: Iterable[Signal], trust: Trust) -> float:
+def _begin_s(pod: GpuPod, device: DeviceHistory, signals: Iterable[Signal], trust: Trust) -> float:
     """When its samples begin, in Unix seconds; -inf where they go back to the pod's start."""
     begin = device.unbroken_since(signals, trust.max_gap_intervals)
     is_whole = begin and pod.running_since and begin <= pod.running_since + trust.max_gap_intervals * trust.interval
     return -inf if is_whole or begin is None else begin.timestamp()
-
-
-def _verdict(windows: DeviceWindows, *, policy: Policy, trust: Trust, end: datetime) -> Verdict:
-    """What `gpu_verdict` says, without a look at single windows where all signals agree."""
-    if windows.is_all(active=False, above_ratio=policy.active_above_ratio, trust=trust, end=end):
-        return Idle()
-    if windows.is_all(active=True, above_ratio=policy.active_above_ratio, trust=trust, end=end):
-        return Busy()
-    return gpu_verdict(windows, policy=policy, trust=trust, end=end)
-
-
-def _misread(device: DeviceHistory, windows: DeviceWindows, signals: Sequence[Signal]) -> Unknown | None:
-    """Of a metric in percent whose highest sample is a fraction below 1: as a ratio it would be work.
-
-    1 itself is doubted where all signals are in percent; any other would show that work, too.
-
-    Exporters that measure percent give whole numbers. Source: `nvmlUtilization_t` of NVML, `gpu_gfx_activity` of AMD;
-    XPU Manager calls `xpum_engine_ratio` a percentage, and gives 0..1.
-    """
-    percent = [each.name for each in signals if device.is_percent(each.name)]
-    for name in percent:
-        if windows.is_fraction(name, or_one=len(percent) == len(signals)):
-            peak = 100 * (windows[name].peak_ratio or 0.0)
-            message = f"the highest sample of {name} is {peak:.3g}: as a percentage it is nothing, as a ratio work"
-            return Unknown(reason=UnknownReason.SIGNALS_DISAGREE, message=f"{message}; see its unit in the settings")
-    return None
 
 
 def expected(signals: Iterable[Signal], gpu: GpuId) -> list[Signal]:

@@ -8,7 +8,6 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import decision_of
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.reasons import CandidateState
-from scaler.idleness.history import DeviceHistory
 from scaler.idleness.policy import Policy
 from scaler.notifications.evidence import sparklines
 from scaler.notifications.message import Details
@@ -36,15 +35,14 @@ class DetailsReader:
         links = self._links(notice, source, now, policy) if self._links is not None else {}
         if (line := notice.line).state != CandidateState.WARNED or decision is None:
             return Details(idle_since=line.idle_since, idle_at_least=line.idle_at_least, links=links)
-        devices = self._devices(notice.workload.namespace, decision)
         return Details(
             idle_since=decision.idle_since,
             idle_at_least=decision.idle_at_least,
             suspend_at=decision.if_notified(now).suspend_at,
             gpus=decision.verdict.gpu_count if decision.verdict is not None else 0,
             signals=sparklines(
-                devices,
-                self._evaluator.sampler.history.signals,
+                self._evaluator.sampler.history,
+                self._rows(notice.workload.namespace, decision),
                 floor_ratio=decision.policy.active_above_ratio,
                 end=decision.decided_at,
                 length=decision.policy.window,
@@ -52,7 +50,7 @@ class DetailsReader:
             links=links,
         )
 
-    def _devices(self, namespace: str, decision: Decision) -> list[DeviceHistory]:
+    def _rows(self, namespace: str, decision: Decision) -> list[int]:
         history, gpus = self._evaluator.sampler.history, decision.verdict.gpus if decision.verdict is not None else ()
         found = (history.devices_of(namespace, each.pod).get(each.gpu) for each in gpus[:_MOST_GPUS])
-        return [each for each in found if each is not None]
+        return [each.row for each in found if each is not None]

@@ -8,13 +8,14 @@ Of each signal there is a line of bars, one for each part of the judged window, 
 sample. So a bar that rises is work, and a hole is no idleness.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import numpy as np
+
 from scaler.decision.describe import timestamp
-from scaler.idleness.gpu import Signal
-from scaler.idleness.history import DeviceHistory
+from scaler.idleness.history import History
 
 BUCKETS = 32
 _BARS = "▂▃▄▅▆▇█"
@@ -51,34 +52,21 @@ def _bar(ratio: float | None, floor: float) -> str:
 
 
 def sparklines(
-    devices: Sequence[DeviceHistory],
-    signals: Iterable[Signal],
-    *,
-    floor_ratio: float,
-    end: datetime,
-    length: timedelta,
+    history: History, rows: Sequence[int], *, floor_ratio: float, end: datetime, length: timedelta
 ) -> tuple[Sparkline, ...]:
     """A line for every signal that has a sample in the time before `end`. Shape: `BUCKETS` parts of it, the oldest
     first."""
     part = length / BUCKETS
-    ends = [end - part * (BUCKETS - 1 - number) for number in range(BUCKETS)]
-    found = []
-    for signal in signals:
-        peaks = tuple(
-            max(
-                (
-                    peak
-                    for device in devices
-                    if not device.is_forgotten
-                    and (peak := device.windows([signal], end=at, length=part)[signal.name].peak_ratio) is not None
-                ),
-                default=None,
-            )
-            for at in ends
-        )
-        if any(each is not None for each in peaks):
-            found.append(Sparkline(name=signal.name, begin=end - length, end=end, floor_ratio=floor_ratio, peaks=peaks))
-    return tuple(found)
+    found: dict[str, list[float | None]] = {each.name: [] for each in history.signals}
+    for number in range(BUCKETS):
+        at = end - part * (BUCKETS - 1 - number)
+        for name, (peaks, _, _) in history.windows(np.array(rows, np.intp), length=part, end=at):
+            found[name].append(peak if (peak := peaks.max(initial=-1).item()) >= 0 else None)
+    return tuple(
+        Sparkline(name=name, begin=end - length, end=end, floor_ratio=floor_ratio, peaks=tuple(peaks))
+        for name, peaks in found.items()
+        if any(each is not None for each in peaks)
+    )
 
 
 def evidence_lines(signals: Sequence[Sparkline]) -> Iterator[str]:

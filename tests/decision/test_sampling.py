@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 from builders import NOON, TRUST, at, minutes
 from hypothesis import given, settings
@@ -75,10 +76,13 @@ def busy_in(begin: datetime, end: datetime) -> Callable[[float], float]:
 
 def windows(history: History, end: datetime, length: timedelta = SPAN) -> dict[tuple[str, str, str], Window]:
     """Everything that a verdict could rest on: by pod, device and signal."""
+    devices = [*history]
+    rows = np.array([each.row for each in devices], np.intp)
+    found = history.verdicts(rows, above_ratio=0.01, length=length, trust=TRUST, end=end)
     return {
         (device.series.pod, str(device.series.gpu), name): window
-        for device in history
-        for name, window in device.windows(history.signals, end=end, length=length).items()
+        for place, device in enumerate(devices)
+        for name, window in found.windows_at(place).items()
     }
 
 
@@ -319,13 +323,11 @@ async def test_an_older_part_that_cannot_be_read_is_tried_again_and_doubts_nothi
 
     plain, bench.sampler._source = bench.source, OldIsGone(metrics=bench.metrics, clock=bench.clock)
     assert (await bench.refresh(at(30), span=minutes(90))).doubt is None
-    (device,) = bench.sampler.history
-    assert device.windows(bench.sampler.history.signals, end=at(30), length=minutes(90))["gpu_util"].longest_gap == 59
+    [gap] = {w.longest_gap for w in windows(bench.sampler.history, at(30), minutes(90)).values()}
+    assert gap == 59
     bench.sampler._source = plain
     assert (await bench.refresh(at(60), span=minutes(90))).doubt is None
-    assert (
-        device.windows(bench.sampler.history.signals, end=at(60), length=minutes(90))["gpu_util"].coverage_ratio == 1.0
-    )
+    assert {w.coverage_ratio for w in windows(bench.sampler.history, at(60), minutes(90)).values()} == {1.0}
 
 
 async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None:
@@ -335,10 +337,7 @@ async def test_a_cluster_whose_gpus_come_later_has_its_long_window_too() -> None
     assert bench.sampler.is_backfilled
     bench.metrics.series = gpu("GPU-0", pod="train")
     await bench.refresh(at(120), span=minutes(120))
-    (device,) = bench.sampler.history
-    assert (
-        device.windows(bench.sampler.history.signals, end=at(120), length=minutes(60))["gpu_util"].coverage_ratio == 1.0
-    )
+    assert {w.coverage_ratio for w in windows(bench.sampler.history, at(120), minutes(60)).values()} == {1.0}
 
 
 # ---- what is made of it

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import NOON, TRUST, minutes, pod, policy
 from prometheus_server import PrometheusServer, require_prometheus
@@ -107,19 +108,20 @@ async def test_a_ratio_that_is_declared_as_percent_is_never_proof(
     found = judge([pod("worker")], sampler.history, policy=policy(active_above_ratio=above), **asked).verdict
     is_whole = value == 1 and beside == "ratio" and above > 0.01
     assert isinstance(found, Idle) is is_whole
-    rows = [*sampler.history.rows_of("demo", "worker")]
-    shown = sampler.history.shown(rows, above_ratio=above, length=minutes(30), **asked)
-    assert bool(shown[0, 0] == 0) is is_whole, "what is compared from tick to tick says the same"
+    rows = np.array(sampler.history.rows_of("demo", "worker"))
+    compared = sampler.history.verdicts(rows, above_ratio=above, length=minutes(30), **asked).compared()
+    assert bool(compared[0, 0] == 0) is is_whole, "what is compared from tick to tick says the same"
 
 
 async def test_a_remembered_decision_is_made_anew_by_the_unit_of_the_metric() -> None:
     """What is compared from tick to tick tells a fraction in percent, which is doubted, from one that is a ratio."""
     series = [of("old_util", 0.4, "percent"), of("new_util", 0.004, "ratio")]
     sampler = await taken_in(ScriptedSource(metrics=Metrics(series=series), clock=lambda: NOON), MIXED)
-    rows = [sampler.history.rows_of("demo", name)[0] for name in ("percent", "ratio")]
-    shown = sampler.history.shown(rows, above_ratio=0.01, length=minutes(30), trust=TRUST, end=NOON)
+    rows = np.array([sampler.history.rows_of("demo", name)[0] for name in ("percent", "ratio")])
+    asked = {"above_ratio": 0.01, "length": minutes(30), "trust": TRUST, "end": NOON}
+    compared = sampler.history.verdicts(rows, **asked).compared()
     assert [type(each) for each in verdicts(sampler, "percent", "ratio").values()] == [Unknown, Idle]
-    assert shown[0, 0] != shown[1, 0]
+    assert compared[0, 0] != compared[1, 0]
 
 
 async def test_a_unit_that_cannot_be_read_leaves_a_doubt_about_all() -> None:

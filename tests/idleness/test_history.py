@@ -3,7 +3,7 @@ from datetime import timedelta
 from math import inf, nan
 
 import pytest
-from builders import GPU_UTIL, GR_ENGINE, INTERVAL, NOON, at, every, history, minutes, record, series
+from builders import GPU_UTIL, GR_ENGINE, INTERVAL, NOON, at, every, found_of, history, minutes, record, series
 
 from scaler.idleness.gpu import GpuId
 from scaler.idleness.window import NO_WINDOW
@@ -20,17 +20,17 @@ def test_a_gpu_that_changed_hands_has_a_history_per_pod() -> None:
     made = history()
     record(made, series(pod="yesterdays"), every(30, start=-600, end=-300, ratio=1.0))
     record(made, series(pod="todays"), every(30, start=-270, end=0))
-    device = made.devices_of("demo", "todays")[GPU]
-    assert device.windows(made.signals, end=NOON, length=minutes(4))["gpu_util"].peak_ratio == 0.0
-    assert device.last_active_at(0.01) is None, "one pod's work is never another's"
+    found = found_of(made, "todays", length=minutes(4))
+    assert found.windows_at(0)["gpu_util"].peak_ratio == 0.0
+    assert found.last_active.item() == -inf, "one pod's work is never another's"
 
 
 def test_each_signal_has_its_own_window_and_one_that_never_reported_has_none() -> None:
     made = history()
     record(made, series(), every(30, start=-120, end=0), signals=[GPU_UTIL])
-    device = made.devices_of("demo", "worker-0")[GPU]
-    assert device.windows(made.signals, end=NOON, length=minutes(2))["gpu_util"].covered == 5
-    assert device.windows(made.signals, end=NOON, length=minutes(2))["gr_engine_active"] == NO_WINDOW
+    shown = found_of(made, length=minutes(2)).windows_at(0)
+    assert shown["gpu_util"].covered == 5
+    assert shown["gr_engine_active"] == NO_WINDOW
 
 
 def test_blanks_are_counted_and_leave_their_interval_empty() -> None:
@@ -43,9 +43,7 @@ def test_blanks_are_counted_and_leave_their_interval_empty() -> None:
         (seconds(120), 0.0),
     ]
     assert made.record(GR_ENGINE, series(), given_samples) == 3
-    shown = made.devices_of("demo", "worker-0")[GPU].windows(made.signals, end=at(149), length=timedelta(seconds=149))[
-        "gr_engine_active"
-    ]
+    shown = found_of(made, end=at(149), length=timedelta(seconds=149)).windows_at(0)["gr_engine_active"]
     assert (shown.covered, shown.slots, shown.longest_gap) == (2, 5, 3)
 
 
@@ -60,9 +58,7 @@ def test_what_two_exporters_say_of_one_gpu_is_merged_by_the_highest() -> None:
     made = history()
     record(made, series(), every(30, start=-120, end=0, ratio=0.0))
     record(made, series(), every(30, start=-115, end=0, ratio=0.2))
-    shown = made.devices_of("demo", "worker-0")[GPU].windows(made.signals, end=NOON, length=minutes(2))[
-        "gr_engine_active"
-    ]
+    shown = found_of(made, length=minutes(2)).windows_at(0)["gr_engine_active"]
     assert shown.peak_ratio == pytest.approx(0.2)
     assert (shown.covered, shown.slots) == (5, 5), "and is no more coverage"
 
@@ -72,7 +68,7 @@ def test_the_last_work_is_that_of_the_signal_that_saw_it_last() -> None:
     record(made, series(), every(30, start=-120, end=0))
     made.record(GPU_UTIL, series(), [(seconds(-95), 100.0)])
     made.record(GR_ENGINE, series(), [(seconds(-65), 1.0)])
-    assert made.devices_of("demo", "worker-0")[GPU].last_active_at(0.01) == at(-60)
+    assert found_of(made, length=minutes(2)).last_active.item() == seconds(-60)
 
 
 def test_a_device_is_heard_of_as_long_as_one_of_its_signals_is() -> None:

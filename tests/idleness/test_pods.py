@@ -3,7 +3,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import pytest
 from builders import (
     GPU_UTIL,
@@ -13,6 +12,7 @@ from builders import (
     TRUST,
     at,
     every,
+    found_of,
     history,
     minutes,
     pod,
@@ -229,11 +229,9 @@ def test_a_pod_recreated_under_its_name_on_another_gpu_is_doubted_while_both_rep
     assert reason(judged([pod(running_since=at(-580))], made).verdict) is UnknownReason.UNEXPECTED_GPUS
 
 
-def shown(made: History, above_ratio: float) -> float:
+def compared(made: History, above_ratio: float) -> float:
     """The verdict on GPU-0 as a number."""
-    [device] = made.devices_of("demo", "worker-0").values()
-    rows = np.array([device.row], np.intp)
-    return made.shown(rows, above_ratio=above_ratio, length=minutes(30), trust=TRUST, end=NOON).item(0)
+    return found_of(made, above_ratio=above_ratio, length=minutes(30)).compared().item(0)
 
 
 @given(
@@ -247,7 +245,7 @@ def test_a_percentage_that_may_be_a_ratio_is_never_idle(values: list[float], flo
     for n in range(many):
         quiet(made, f"GPU-{n + 1}", f"other-{n}")
     quiet(made)
-    before = shown(made, floor)
+    before = compared(made, floor)
     made.record(GPU_UTIL, series("GPU-0", pod="worker-0"), [(last_s - 30 * n, value) for n, value in enumerate(values)])
     found = [
         judged([pod(name)], made, active_above_ratio=floor)
@@ -255,7 +253,7 @@ def test_a_percentage_that_may_be_a_ratio_is_never_idle(values: list[float], flo
     ]
     may_be_work = max(values) > 0 and as_stored(max(values) / 100) < as_stored(floor)
     assert (reason(found[-1].verdict) is UnknownReason.SIGNALS_DISAGREE) == may_be_work
-    assert may_be_work <= (shown(made, floor) != before), "a decision that is remembered has to be made anew"
+    assert may_be_work <= (compared(made, floor) != before), "a decision that is remembered has to be made anew"
     assert all(isinstance(each.verdict, Idle) for each in found[:-1])
 
 

@@ -1,7 +1,9 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import (
     BUSY,
@@ -20,20 +22,24 @@ from builders import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from idleness.plain_verdict import gpu_verdict
 
 from scaler.idleness.policy import GpuRule, Trust
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import (
     Busy,
+    Code,
+    GpuVerdicts,
     Idle,
     Unknown,
     Verdict,
     distrust,
-    gpu_verdict,
+    gpu_codes,
     judged_length,
+    signal_codes,
     workload_verdict,
 )
-from scaler.idleness.window import NO_WINDOW, Window, as_stored
+from scaler.idleness.window import NO_WINDOW, Window, WindowColumns, as_stored
 
 QUIET = window(peak=0.0)
 ACTIVE = window(peak=0.4)
@@ -46,8 +52,40 @@ ALL, ANY = GpuRule(share=1.0), GpuRule(share=0.0)
 
 
 def judged(engine: Window, util: Window, **changes: Any) -> Verdict:
-    windows = {"gr_engine_active": engine, "gpu_util": util}
-    return gpu_verdict(windows, policy=policy(**changes), trust=TRUST, end=NOON)
+    return together([{"gr_engine_active": engine, "gpu_util": util}], **changes).in_words(0)
+
+
+def together(gpus: Sequence[Mapping[str, Window]], **changes: Any) -> GpuVerdicts:
+    """The verdicts on GPUs of the same signals, by the windows of each."""
+    above_ratio, names = policy(**changes).active_above_ratio, [*gpus[0]]
+    windows = {name: columns_of([each[name] for each in gpus]) for name in names}
+    signals = {
+        name: signal_codes(each, above_ratio=above_ratio, trust=TRUST, end=NOON) for name, each in windows.items()
+    }
+    count = len(gpus)
+    return GpuVerdicts(
+        rows=np.arange(count),
+        trust=TRUST,
+        end=NOON,
+        codes=gpu_codes([*signals.values()]),
+        signals=signals,
+        windows=windows,
+        last_active=np.full(count, -np.inf),
+        is_quiet=np.ones(count, np.bool_),
+        unexplained=np.full(count, -np.inf),
+        is_lone_witness=np.zeros(count, np.bool_),
+    )
+
+
+def columns_of(windows: Sequence[Window]) -> WindowColumns:
+    last = [-np.inf if each.last_sample_at is None else each.last_sample_at.timestamp() for each in windows]
+    return WindowColumns(
+        slots=np.array([each.slots for each in windows]),
+        covered=np.array([each.covered for each in windows]),
+        longest_gap=np.array([each.longest_gap for each in windows]),
+        peaks=np.array([-1 if each.peak_ratio is None else each.peak_ratio for each in windows], np.float32),
+        last_samples=np.array(last),
+    )
 
 
 def reason(of: Verdict) -> UnknownReason | None:
@@ -145,7 +183,12 @@ def test_a_contradiction_names_both_sides() -> None:
 
 
 def test_a_gpu_of_which_no_signal_is_expected_is_unknown_and_not_idle() -> None:
-    assert reason(gpu_verdict({}, policy=policy(), trust=TRUST, end=NOON)) is UnknownReason.NO_SAMPLES
+    none = np.full(1, Code.ABSENT, np.uint8)
+    found = replace(together([{"gpu_util": QUIET}]), codes=gpu_codes([none]), signals={"gpu_util": none})
+    assert found.in_words(0) == unknown(
+        UnknownReason.NO_SAMPLES, "no signal is expected of this GPU; configure at least one"
+    )
+    assert not found.windows_at(0)
 
 
 windows = st.builds(
@@ -164,11 +207,20 @@ windows = st.builds(
 )
 
 
-@given(shown=st.dictionaries(st.sampled_from("abc"), windows, min_size=1))
-def test_idle_needs_positive_evidence_from_every_signal(shown: dict[str, Window]) -> None:
-    found = gpu_verdict(shown, policy=policy(), trust=TRUST, end=NOON)
-    if isinstance(found, Idle):
-        for each in shown.values():
+@given(of_gpus=st.lists(st.tuples(windows, windows, windows), min_size=1, max_size=5))
+def test_idle_needs_positive_evidence_from_every_signal(of_gpus: list[tuple[Window, ...]]) -> None:
+    """And it is what is found of each GPU alone, with a reason where it is unknown."""
+    shown = [dict(zip("abc", each, strict=True)) for each in of_gpus]
+    found = together(shown)
+    for position, signals in enumerate(shown):
+        code = Code(found.codes.item(position))
+        assert code is gpu_verdict(signals, policy=policy(), trust=TRUST, end=NOON)
+        words = found.in_words(position)
+        assert words == together([signals]).in_words(0)
+        assert (code is Code.IDLE, code is Code.BUSY) == (isinstance(words, Idle), isinstance(words, Busy))
+        if isinstance(words, Unknown):
+            assert words.reason is UnknownReason[code.name]
+        for each in signals.values() if code is Code.IDLE else ():
             assert each.peak_ratio is not None
             assert each.peak_ratio < 0.01
             assert each.coverage_ratio >= 0.8

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import NOON, TRUST, at, every, history, pod, policy, record, series
+from builders import NOON, TRUST, at, every, found_of, history, pod, policy, record, series
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -207,8 +207,8 @@ def test_work_that_a_pods_own_series_does_not_show_may_have_been_its_own(
     [gpu] = found.gpus
     assert isinstance(gpu.verdict, Idle)
     assert gpu.unseen_until == (None if expected is None else at(expected + 30)), what
-    told = made.shown(np.array(made.rows_of(*OWN)), above_ratio=0.01, length=policy().window, trust=TRUST, end=NOON)
-    assert told[0, 2] == (-np.inf if expected is None else at(expected + 30).timestamp())
+    compared = found_of(made, length=policy().window).compared()
+    assert compared[0, 2] == (-np.inf if expected is None else at(expected + 30).timestamp())
 
 
 def test_power_is_unexplained_by_half_of_what_a_model_may_draw() -> None:
@@ -369,8 +369,11 @@ def test_one_signal_alone_is_said_to_be_alone_unless_a_counter_grows() -> None:
     assert judged(made).is_single_witness
     count(made, energy_until(0), exporter="another")
     assert judged(made).is_single_witness
+    before = found_of(made, length=policy().window).compared()
     count(made, energy_until(0))
     assert not judged(made).is_single_witness
+    after = found_of(made, length=policy().window).compared()
+    assert before.tolist() != after.tolist(), "and what it was decided for before is decided again"
     both = history()
     record(both, of_pod(OWN), every(30, **SPAN))
     assert not judged(both).is_single_witness
@@ -392,17 +395,16 @@ def test_what_rows_show_changes_whenever_the_verdict_does(
     """So do the evidence's times, as long as the verdict is known."""
     made = history(span=timedelta(hours=1))
     record(made, of_pod(OWN), every(30, **HOUR, ratio=own))
-    rows = np.array(made.rows_of(*OWN))
     places = Places(pods={OWN: "node-a", ("demo", "other"): "node-a"})
 
     def now() -> tuple[object, list[list[float]]]:
         found = judged(made, places)
         verdict = (
             word(found),
+            found.is_single_witness,
             [(x.last_active_at, x.unseen_until) for x in found.gpus if not isinstance(x.verdict, Unknown)],
         )
-        shown = made.shown(rows, above_ratio=0.01, length=policy().window, trust=TRUST, end=NOON)
-        return verdict, shown.tolist()
+        return verdict, found_of(made, length=policy().window).compared().tolist()
 
     before = now()
     record(made, of_pod(key), every(30, **HOUR))

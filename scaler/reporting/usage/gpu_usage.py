@@ -10,11 +10,11 @@ Laws:
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from scaler.decision.candidate import candidate_state
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import prevailing
-from scaler.decision.evaluation import Evaluator
+from scaler.decision.evaluation import Evaluator, Looked
 from scaler.decision.inputs import JudgedRows
 from scaler.decision.reasons import CandidateState
 from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase
@@ -195,13 +195,14 @@ class GpuUsageReader:
         tally = _Tally(usage=FleetUsage(at=evaluation.at), models=self._models)
         changed = await self._undecided.changed(self.evaluator.look(self._default, evaluation.at))
         queues, decided = await self._queues(), await self._decided(evaluation)
-        doubt_in = cache(lambda namespace: self.evaluator.doubt_by_default(namespace, evaluation.at))
-        async for key, pod in in_steps(self._holders(decided)):
-            basis = self._basis(pod, queues.get(key, ""), decided.get(key), doubt_in)
-            known = self._before.get(key)
-            if known is None or not known.stands or key in changed or known.basis != basis:
-                known = self._used(basis, evaluation.at)
-            tally.add(key, known)
+        bases, turns = self._bases(queues, decided, evaluation.at), Turns()
+        while some := dict(islice(bases, _AT_ONCE)):
+            stand = {key: before for key in some.keys() - changed if (before := self._standing(key, some[key]))}
+            anew = [([basis.pod], self._policy_of(basis)) for key, basis in some.items() if key not in stand]
+            looked = self.evaluator.look_at(anew, evaluation.at)
+            for key, basis in some.items():
+                tally.add(key, stand.get(key) or self._used(basis, evaluation.at, looked))
+            await turns.give_way()
         tally.add_nameless()
         for node in [*self._models][: max(0, len(self._models) - 2 * len(tally.usage.nodes) - _NODES)]:
             if node not in tally.usage.nodes:
@@ -211,6 +212,11 @@ class GpuUsageReader:
         tally.usage.workloads = await self._workloads(evaluation, tally)
         tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
         return tally.usage
+
+    def _standing(self, key: Key, basis: _Basis) -> _PodUsage | None:
+        """What was found of the pod before, where it rests on the same."""
+        before = self._before.get(key)
+        return before if before is not None and before.stands and before.basis == basis else None
 
     def _holders(self, decided: Mapping[Key, _Decided]) -> Iterator[tuple[Key, GpuPod]]:
         """All pods with GPUs, those included that request none: by a claim, or a resource that is not configured."""
@@ -273,21 +279,27 @@ class GpuUsageReader:
     def _default(self) -> Policy:
         return self.evaluator.default_policy
 
-    def _basis(
-        self, pod: GpuPod, queue: str, decided: _Decided | None, doubt_in: Callable[[str], Unknown | None]
-    ) -> _Basis:
-        decision, when_idle = (decided.decision, decided.when_idle) if decided is not None else (None, UNSCALED)
-        doubt = doubt_in(pod.namespace) if decision is None else None
-        return _Basis(pod, queue, decision, when_idle, doubt.reason if doubt is not None else None, self._rows_of(pod))
+    def _bases(
+        self, queues: Mapping[Key, str], decided: Mapping[Key, _Decided], at: datetime
+    ) -> Iterator[tuple[Key, _Basis]]:
+        doubt_in = cache(lambda namespace: self.evaluator.doubt_by_default(namespace, at))
+        for key, pod in self._holders(decided):
+            found, doubt = decided.get(key), None
+            decision, when_idle = (found.decision, found.when_idle) if found is not None else (None, UNSCALED)
+            if decision is None and (of_namespace := doubt_in(pod.namespace)) is not None:
+                doubt = of_namespace.reason
+            yield key, _Basis(pod, queues.get(key, ""), decision, when_idle, doubt, self._rows_of(pod))
 
-    def _used(self, basis: _Basis, at: datetime) -> _PodUsage:
-        pod, when_idle, policy = basis.pod, basis.when_idle, self._default
+    def _policy_of(self, basis: _Basis) -> Policy:
+        return self._default if basis.decision is None else basis.decision.policy
+
+    def _used(self, basis: _Basis, at: datetime, looked: Looked) -> _PodUsage:
+        pod, when_idle, policy = basis.pod, basis.when_idle, self._policy_of(basis)
         gpus: Sequence[GpuEvidence] = ()
         if basis.decision is not None:
-            policy = basis.decision.policy
-            gpus = self.evaluator.evidence([pod], policy)
+            gpus = self.evaluator.evidence([pod], policy, looked)
         elif pod.is_running:
-            verdict = self.evaluator.judge_by_default(pod, at)
+            verdict = self.evaluator.judge_by_default(pod, at, looked)
             gpus, doubt = verdict.gpus, doubt_of(verdict)
             when_idle = doubted(doubt) if doubt is not None else when_idle
         startup = self._startup(policy)
