@@ -19,7 +19,7 @@ from scaler_sandbox.stories.facts import ActOutcome, Gang, News, Row, StoryEntry
 
 NAMESPACE = COHORT = "research"
 _LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 120.0
 _WATCHES_SECONDS = 2.0
 """How long idle Jobs have to keep running while no Workload is pending."""
 TRIGGER = {

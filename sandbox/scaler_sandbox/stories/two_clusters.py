@@ -44,7 +44,7 @@ _HOLDERS = (
 )
 EXPECTED = frozenset({"lab-1", "lab-2"})
 _PLACEMENT = "gpu-clusters"
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 120.0
 
 
 @dataclass(kw_only=True)
