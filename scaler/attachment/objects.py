@@ -156,17 +156,17 @@ def attached_name(job: Job) -> str:
     return f"{name[: _NAME_LENGTH - 9].rstrip('-.')}-{mark}"
 
 
-def scalable_workload(job: Job, said: Followed) -> Json:
+def scalable_workload(job: Job, followed: Followed) -> Json:
     reference = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name}
-    if said.actuator != DIRECT:
-        return {**_header(SCALABLE_WORKLOAD, job, said), "spec": {"replicas": 1, "jobRef": reference}}
-    spec = {"replicas": 1, "jobRef": reference, "actuator": DIRECT, "triggerMetadata": dict(said.metadata)}
-    return {**_header(SCALABLE_WORKLOAD, job, said, _of_trigger(said)), "spec": spec}
+    if followed.actuator != DIRECT:
+        return {**_header(SCALABLE_WORKLOAD, job, followed), "spec": {"replicas": 1, "jobRef": reference}}
+    spec = {"replicas": 1, "jobRef": reference, "actuator": DIRECT, "triggerMetadata": dict(followed.metadata)}
+    return {**_header(SCALABLE_WORKLOAD, job, followed, _of_trigger(followed)), "spec": spec}
 
 
-def scaled_object(job: Job, said: Followed, target: TriggerTarget) -> Json:
+def scaled_object(job: Job, followed: Followed, target: TriggerTarget) -> Json:
     return {
-        **_header(SCALED_OBJECT, job, said, _of_trigger(said)),
+        **_header(SCALED_OBJECT, job, followed, _of_trigger(followed)),
         "spec": {
             "scaleTargetRef": scale_target(job),
             "minReplicaCount": 0,
@@ -175,15 +175,15 @@ def scaled_object(job: Job, said: Followed, target: TriggerTarget) -> Json:
             "cooldownPeriod": target.cooldown_s,
             "initialCooldownPeriod": target.cooldown_s,
             "advanced": {"restoreToOriginalReplicaCount": True},
-            "triggers": [_trigger(said, target)],
+            "triggers": [_trigger(followed, target)],
         },
     }
 
 
-def _of_trigger(said: Followed) -> dict[str, str]:
+def _of_trigger(followed: Followed) -> dict[str, str]:
     """Annotations of what has the trigger metadata."""
-    notify = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
-    return {SOURCES_ANNOTATION: _json(said.sources), **notify}
+    notify = {NOTIFY_ANNOTATION: ", ".join(followed.notify)} if followed.notify else {}
+    return {SOURCES_ANNOTATION: _json(followed.sources), **notify}
 
 
 def scale_target(job: Job) -> dict[str, str]:
@@ -197,12 +197,12 @@ def scale_target(job: Job) -> dict[str, str]:
     }
 
 
-def _trigger(said: Followed, target: TriggerTarget) -> dict[str, Any]:
+def _trigger(followed: Followed, target: TriggerTarget) -> dict[str, Any]:
     tls = {"enableTLS": "true"} if target.enable_tls else {}
     trigger: dict[str, Any] = {
         "type": "external-push",
         "name": "gpu-idle",
-        "metadata": {"scalerAddress": target.scaler_address, **tls, **said.metadata},
+        "metadata": {"scalerAddress": target.scaler_address, **tls, **followed.metadata},
     }
     if target.authentication is not None:
         trigger["authenticationRef"] = dict(target.authentication)
@@ -210,7 +210,7 @@ def _trigger(said: Followed, target: TriggerTarget) -> dict[str, Any]:
 
 
 def _header(
-    resource: Resource, job: Job, said: Followed, annotations: Mapping[str, str] | None = None
+    resource: Resource, job: Job, followed: Followed, annotations: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     owner = {"apiVersion": job.api_version, "kind": job.kind, "name": job.name, "uid": job.uid}
     return {
@@ -219,8 +219,8 @@ def _header(
         "metadata": {
             "namespace": job.namespace,
             "name": attached_name(job),
-            "labels": {POLICY_LABEL: str(said.policy.kind)},
-            "annotations": {POLICY_ANNOTATION: str(said.policy), **(annotations or {})},
+            "labels": {POLICY_LABEL: str(followed.policy.kind)},
+            "annotations": {POLICY_ANNOTATION: str(followed.policy), **(annotations or {})},
             "ownerReferences": [owner],
         },
     }

@@ -30,7 +30,7 @@ from scaler.attachment.objects import (
     scalable_workload,
     scaled_object,
 )
-from scaler.attachment.policy import AttachmentPolicy, Followed, Job, PolicyKey, followed, in_order
+from scaler.attachment.policy import AttachmentPolicy, Followed, Job, PolicyKey, followed_policy, in_order
 from scaler.attachment.writes import (
     BY_KEDA,
     DIGEST_ANNOTATION,
@@ -76,7 +76,7 @@ class PolicyStatus:
     """Whether a job that follows it is scaled by KEDA."""
 
     def add_problem(self, problem: str) -> None:
-        """One that is said once, of however many jobs."""
+        """A problem is listed once, of however many jobs."""
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -163,10 +163,10 @@ def plan_steps(
     ordered, seen = in_order(policies), set[tuple[str, str]]()
     for job in jobs:
         seen.add((job.namespace, attached_name(job)))
-        said = followed(job, ordered, now)
-        made.writes += _for_job(job, said, attached, target, made.statuses)
-        if said is not None and said.attaches and _cannot_tell(said, notified_by):
-            made.statuses[said.policy.key].add_problem(_CANNOT_TELL)
+        followed = followed_policy(job, ordered, now)
+        made.writes += _for_job(job, followed, attached, target, made.statuses)
+        if followed is not None and followed.attaches and _cannot_tell(followed, notified_by):
+            made.statuses[followed.policy.key].add_problem(_CANNOT_TELL)
         yield made
     existing = {(each.namespace, str(each)) for each in policies}
     for key in sorted(attached.ours() - seen):
@@ -176,10 +176,10 @@ def plan_steps(
     yield made
 
 
-def _cannot_tell(said: Followed, notified_by: NotifyTargets) -> bool:
+def _cannot_tell(followed: Followed, notified_by: NotifyTargets) -> bool:
     """Whether owners have to be notified before a suspension, and nothing does that."""
-    annotations = {NOTIFY_ANNOTATION: ", ".join(said.notify)} if said.notify else {}
-    return said.metadata.get("requireDelivery") == "true" and not notified_by.of(annotations)
+    annotations = {NOTIFY_ANNOTATION: ", ".join(followed.notify)} if followed.notify else {}
+    return followed.metadata.get("requireDelivery") == "true" and not notified_by.of(annotations)
 
 
 _CANNOT_TELL = (
@@ -190,53 +190,53 @@ _CANNOT_TELL = (
 
 def _for_job(
     job: Job,
-    said: Followed | None,
+    followed: Followed | None,
     attached: Attached,
     target: TriggerTarget | None,
     statuses: Mapping[PolicyKey, PolicyStatus],
 ) -> list[Write]:
     key = job.namespace, attached_name(job)
-    if said is None:
+    if followed is None:
         return _detach(key, attached)
-    status = statuses[said.policy.key]
+    status = statuses[followed.policy.key]
     status.matched += 1
-    if said.problem:
-        return _observe(job, said, attached, target, status)
-    if _is_kept_from(job, said, attached, status):
+    if followed.problem:
+        return _observe(job, followed, attached, target, status)
+    if _is_kept_from(job, followed, attached, status):
         return _detach(key, attached)
-    status.needs_keda |= said.actuator != DIRECT
-    if said.actuator == DIRECT:
+    status.needs_keda |= followed.actuator != DIRECT
+    if followed.actuator == DIRECT:
         status.attached += 1
-        return list(_attach_directly(job, said, attached, status))
+        return list(_attach_directly(job, followed, attached, status))
     status.attached += target is not None or attached.has(job)
     if target is None:
         return []
-    return list(_attach(job, said, attached, target, status))
+    return list(_attach(job, followed, attached, target, status))
 
 
 def _observe(
-    job: Job, said: Followed, attached: Attached, target: TriggerTarget | None, status: PolicyStatus
+    job: Job, followed: Followed, attached: Attached, target: TriggerTarget | None, status: PolicyStatus
 ) -> list[Write]:
     """What has been attached stays so, in mode Observe."""
-    if not said.policy.problem:
-        status.problems.append(f"{job}: {said.problem}")
+    if not followed.policy.problem:
+        status.problems.append(f"{job}: {followed.problem}")
     key, writes = (job.namespace, attached_name(job)), list[Write]()
     ours, direct = attached.keda(key), attached.scalable_workloads.get(*key)
     status.attached += attached.has(job)
     status.suspended += direct is not None and is_ours(direct.metadata) and direct.spec.replicas == 0
     if target is not None and ours is not None and is_ours(ours.metadata):
-        writes += updated(ours, scaled_object(job, said, target))
+        writes += updated(ours, scaled_object(job, followed, target))
     if direct is not None and is_ours(direct.metadata) and direct.spec.actuator == DIRECT:
-        writes += updated(direct, scalable_workload(job, replace(said, actuator=DIRECT)))
+        writes += updated(direct, scalable_workload(job, replace(followed, actuator=DIRECT)))
     return writes
 
 
-def _is_kept_from(job: Job, said: Followed, attached: Attached, status: PolicyStatus) -> bool:
+def _is_kept_from(job: Job, followed: Followed, attached: Attached, status: PolicyStatus) -> bool:
     """Whether anything keeps the job from being attached, which is counted."""
-    if said.excluded is not None:
+    if followed.excluded is not None:
         status.excluded += 1
         return True
-    if problem := unscalable(job, said):
+    if problem := unscalable(job, followed):
         status.problems.append(f"{job}: {problem}")
         return True
     if taken := attached.conflict(job):
@@ -245,21 +245,25 @@ def _is_kept_from(job: Job, said: Followed, attached: Attached, status: PolicySt
     return False
 
 
-def unscalable(job: Job, said: Followed) -> str:
+def unscalable(job: Job, followed: Followed) -> str:
     """Why it cannot be scaled between 1 and 0, in words; empty where it can."""
-    if said.actuator == DIRECT and has_scale_of_its_own(job):
+    if followed.actuator == DIRECT and has_scale_of_its_own(job):
         return f"actuator Direct scales no {job.kind}, which has replicas of its own: it needs KEDA"
     return job.problem
 
 
 def _attach(
-    job: Job, said: Followed, attached: Attached, target: TriggerTarget, status: PolicyStatus
+    job: Job, followed: Followed, attached: Attached, target: TriggerTarget, status: PolicyStatus
 ) -> Iterable[Write]:
     key = job.namespace, attached_name(job)
-    found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scaled_object(job, said, target)
+    found, scaled, wanted = (
+        attached.scalable_workloads.get(*key),
+        attached.keda(key),
+        scaled_object(job, followed, target),
+    )
     if not has_scale_of_its_own(job):
         status.suspended += found is not None and found.spec.replicas == 0
-        yield from _scalable_by_keda(found, scaled, scalable_workload(job, said))
+        yield from _scalable_by_keda(found, scaled, scalable_workload(job, followed))
     if scaled is None:
         carried = copied(found.metadata.annotations, {}, own=_OWN) if found is not None and is_direct(found) else {}
         yield created(SCALED_OBJECT, wanted, carried)
@@ -278,9 +282,9 @@ def _scalable_by_keda(found: ScalableWorkload | None, scaled: ScaledObject | Non
     return updated(found, wanted, removed(found.metadata.annotations, scaled.metadata.annotations, own=_OWN))
 
 
-def _attach_directly(job: Job, said: Followed, attached: Attached, status: PolicyStatus) -> list[Write]:
+def _attach_directly(job: Job, followed: Followed, attached: Attached, status: PolicyStatus) -> list[Write]:
     key = job.namespace, attached_name(job)
-    found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scalable_workload(job, said)
+    found, scaled, wanted = attached.scalable_workloads.get(*key), attached.keda(key), scalable_workload(job, followed)
     status.suspended += found is not None and found.spec.replicas == 0
     if found is None:
         return [created(SCALABLE_WORKLOAD, wanted)]

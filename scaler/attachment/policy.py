@@ -188,7 +188,7 @@ class Followed:
         return self.excluded is None and not self.problem
 
 
-def followed(job: Job, ordered: Sequence[AttachmentPolicy], now: datetime) -> Followed | None:
+def followed_policy(job: Job, ordered: Sequence[AttachmentPolicy], now: datetime) -> Followed | None:
     """What the job follows of the policies, which come `in_order`; None where none matches."""
     matching = [each for each in ordered if each.matches(job)]
     if not matching:

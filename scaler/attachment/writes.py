@@ -96,8 +96,8 @@ def _spec_patch(found: ScalableWorkload | ScaledObject, wanted: Json) -> Json:
 def _is_changed(found: ScalableWorkload | ScaledObject, wanted: Mapping[str, Any]) -> bool:
     """Whether what of it is read differs from what it should be."""
     if isinstance(found, ScalableWorkload):
-        said = wanted.get("actuator", KEDA), wanted.get("triggerMetadata", {})
-        return (found.spec.actuator, found.spec.trigger_metadata) != said
+        desired = wanted.get("actuator", KEDA), wanted.get("triggerMetadata", {})
+        return (found.spec.actuator, found.spec.trigger_metadata) != desired
     spec = found.spec
     is_same = (
         spec.max_replica_count == wanted["maxReplicaCount"]

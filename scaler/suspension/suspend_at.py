@@ -103,13 +103,13 @@ class SuspendAtController:
         if evaluation is None or age is None or age > self._max_age or not pods:
             return
         wanted = await _wanted(pods, evaluation, now)
-        writes = [(pods[key], said) for key, said in wanted.items() if said != _known(pods[key])]
+        writes = [(pods[key], value) for key, value in wanted.items() if value != _known(pods[key])]
         await write_all(writes, self._write, at_once=_AT_ONCE)
 
     async def _write(self, write: tuple[Pod, str]) -> None:
         """Nothing is written where the pod is gone. Raises: KubeError."""
-        pod, said = write
-        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {SUSPEND_AT: said}}}
+        pod, value = write
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {SUSPEND_AT: value}}}
         try:
             await self._api.patch(POD.path(*pod.metadata.key), body)
         except KubeError as error:

@@ -8,13 +8,13 @@ from attachment_builders import JOB, cluster_policy, policy
 from builders import at
 
 from scaler.attachment.objects import attached_name, policy_of
-from scaler.attachment.policy import followed, in_order, next_end
+from scaler.attachment.policy import followed_policy, in_order, next_end
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import decode
 
 
 def said(*policies, job=JOB, now=None):
-    found = followed(job, in_order(policies), now or at())
+    found = followed_policy(job, in_order(policies), now or at())
     if found is None:
         return None
     words = "excluded" if found.excluded else "not valid" if found.policy.problem else "attaches"
@@ -90,7 +90,7 @@ def test_a_job_whose_gpu_models_are_unknown_is_not_selected_by_them_but_excluded
 
 def test_fields_are_completed_by_the_policy_of_the_cluster_one_by_one():
     own, cluster = policy("a", idleAfter="20m"), cluster_policy("b", idleAfter="1h", gpus="any", mode="Enforce")
-    found = followed(JOB, in_order([own, cluster]), at())
+    found = followed_policy(JOB, in_order([own, cluster]), at())
     assert found.metadata == {"mode": "enforce", "idleAfter": "20m", "gpus": "any"}
     assert found.sources == {
         "mode": "ClusterIdlePolicy/b",
@@ -132,7 +132,7 @@ WAKES = {
 
 @pytest.mark.parametrize(("own", "clusters", "metadata", "problem"), WAKES.values(), ids=WAKES.keys())
 def test_what_comes_back_when_there_is_room_is_completed_with_what_suspends(own, clusters, metadata, problem):
-    found = followed(JOB, in_order([policy("a", **own), cluster_policy("b", **clusters)]), at())
+    found = followed_policy(JOB, in_order([policy("a", **own), cluster_policy("b", **clusters)]), at())
     assert found.metadata == {"mode": "observe"} | metadata
     assert found.problem.startswith(problem) if problem else found.problem == ""
     assert found.sources.keys() == found.metadata.keys()
@@ -165,21 +165,21 @@ def test_hooks_are_written_as_trigger_metadata_and_one_that_the_settings_do_not_
 
 def test_targets_are_those_of_the_nearest_policy_that_names_some():
     own, cluster = policy("a"), cluster_policy("b", notify=["chat"])
-    assert followed(JOB, in_order([own, cluster]), at()).notify == ("chat",)
-    assert followed(JOB, in_order([policy("a", notify=["none"]), cluster]), at()).notify == ("none",)
-    assert followed(JOB, in_order([own]), at()).notify == ()
+    assert followed_policy(JOB, in_order([own, cluster]), at()).notify == ("chat",)
+    assert followed_policy(JOB, in_order([policy("a", notify=["none"]), cluster]), at()).notify == ("none",)
+    assert followed_policy(JOB, in_order([own]), at()).notify == ()
 
 
 def test_only_the_policy_that_the_job_would_follow_otherwise_completes_it():
     own, first, second = policy("a"), cluster_policy("b", gpus="any"), cluster_policy("c", mode="Enforce")
-    assert followed(JOB, in_order([own, second, first]), at()).metadata == {"mode": "observe", "gpus": "any"}
+    assert followed_policy(JOB, in_order([own, second, first]), at()).metadata == {"mode": "observe", "gpus": "any"}
     elsewhere = cluster_policy("b", selector={"kinds": ["RayCluster"]}, gpus="any")
-    assert followed(JOB, in_order([own, second, elsewhere]), at()).metadata == {"mode": "enforce"}
+    assert followed_policy(JOB, in_order([own, second, elsewhere]), at()).metadata == {"mode": "enforce"}
 
 
 def test_what_the_cluster_says_of_pressure_is_left_out_where_the_nearer_window_is_shorter():
     own, cluster = policy("a", idleAfter="10m"), cluster_policy("b", idleAfter="1h", idleAfterUnderPressure="20m")
-    found = followed(JOB, in_order([own, cluster]), at())
+    found = followed_policy(JOB, in_order([own, cluster]), at())
     assert (found.metadata, found.problem) == ({"mode": "observe", "idleAfter": "10m"}, "")
 
 
@@ -191,7 +191,7 @@ def test_a_time_without_a_zone_ends_no_exclusion():
 
 
 def test_without_a_word_on_the_mode_it_is_observe():
-    found = followed(JOB, [policy("a")], at())
+    found = followed_policy(JOB, [policy("a")], at())
     assert (found.metadata, found.sources) == ({"mode": "observe"}, {"mode": "IdlePolicy/a (default)"})
 
 
@@ -212,13 +212,15 @@ def test_a_policy_that_is_not_valid_attaches_nothing_and_lets_no_later_one_do_so
     broken = policy("a", **fields)
     assert problem in broken.problem
     assert said(broken, cluster_policy("b", mode="Enforce")) == ("IdlePolicy/a", "not valid")
-    assert followed(JOB, in_order([broken, cluster_policy("b", mode="Enforce")]), at()).metadata == {"mode": "observe"}
+    assert followed_policy(JOB, in_order([broken, cluster_policy("b", mode="Enforce")]), at()).metadata == {
+        "mode": "observe"
+    }
     assert said(policy("b", selector={"kinds": ["RayCluster"]}, **{"idleAfter": "20"})) is None
 
 
 def test_a_cluster_policy_that_is_not_valid_completes_nothing():
     own, broken = policy("a"), cluster_policy("b", mode="Enforce", idleAfter="never")
-    assert followed(JOB, in_order([own, broken]), at()).metadata == {"mode": "observe"}
+    assert followed_policy(JOB, in_order([own, broken]), at()).metadata == {"mode": "observe"}
 
 
 def test_names_of_what_is_attached_are_the_jobs_own_and_short_enough_for_keda():
@@ -233,5 +235,5 @@ def test_a_job_that_a_hub_of_multikueue_runs_here_is_excluded_whatever_its_polic
     remote = replace(JOB, is_remote_copy=True)
     assert said(policy("a"), job=remote) == ("IdlePolicy/a", "excluded")
     assert said(policy("a", idleAfter="x"), job=remote) == ("IdlePolicy/a", "excluded")
-    found = followed(remote, in_order([policy("a")]), at())
+    found = followed_policy(remote, in_order([policy("a")]), at())
     assert found.excluded.reason.startswith("RemoteCopy")

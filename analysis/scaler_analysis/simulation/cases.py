@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from scaler.attachment.policy import AttachmentPolicy, Job, followed, in_order
+from scaler.attachment.policy import AttachmentPolicy, Job, followed_policy, in_order
 from scaler.decision.trigger_metadata import by_source, parse_metadata, resolve_policy
 from scaler.errors import ConfigurationError, MetadataError
 from scaler.idleness.durations import format_duration
@@ -61,12 +61,12 @@ def file_case(name: str, policies: Sequence[AttachmentPolicy], bounds: PolicyBou
     ordered = in_order(policies)
 
     def policy_of(workload: RecordedWorkload) -> Policy | None:
-        said = followed(_job(workload), ordered, at)
-        if said is None or not said.attaches:
+        followed = followed_policy(_job(workload), ordered, at)
+        if followed is None or not followed.attaches:
             return None
         try:
             return resolve_policy(
-                by_source(parse_metadata(said.metadata), {}),
+                by_source(parse_metadata(followed.metadata), {}),
                 (),
                 defaults=bounds.defaults,
                 longest=bounds.longest,
@@ -74,7 +74,7 @@ def file_case(name: str, policies: Sequence[AttachmentPolicy], bounds: PolicyBou
                 hooks=bounds.hooks,
             )
         except MetadataError as error:
-            raise ConfigurationError(f"{name}: {said.policy}: {error}") from None
+            raise ConfigurationError(f"{name}: {followed.policy}: {error}") from None
 
     return PolicyCase(name=name, policy_of=policy_of)
 

@@ -26,11 +26,11 @@ def forwarded(kubeconfig: Path) -> Iterator[str]:
     check_kubeconfig(str(kubeconfig))
     kubectl = ["kubectl", "--kubeconfig", str(kubeconfig)]
     namespace, name, port = _service(kubectl)
-    with TemporaryFile() as said:
+    with TemporaryFile() as output:
         command = [*kubectl, "-n", namespace, "port-forward", f"service/{name}", f":{port}"]
-        process = subprocess.Popen(command, stdout=said, stderr=said)  # noqa: S603
+        process = subprocess.Popen(command, stdout=output, stderr=output)  # noqa: S603
         try:
-            yield f"http://{_address(process, said.fileno())}"
+            yield f"http://{_address(process, output.fileno())}"
         finally:
             process.kill()
             process.wait()
@@ -49,11 +49,11 @@ def _service(kubectl: Sequence[str]) -> Sequence[str]:
     raise _unreachable(done.stderr or f"no single Service is labelled {_LABELS}, but: {' '.join(found) or 'none'}")
 
 
-def _address(process: "subprocess.Popen[bytes]", said: int) -> str:
+def _address(process: "subprocess.Popen[bytes]", output: int) -> str:
     """The forward's own, as soon as kubectl says it."""
     deadline, text = time.monotonic() + _SECONDS, ""
     while time.monotonic() < deadline:
-        has_ended, text = process.poll() is not None, os.pread(said, 4096, 0).decode(errors="replace")
+        has_ended, text = process.poll() is not None, os.pread(output, 4096, 0).decode(errors="replace")
         if here := re.search(r"^Forwarding from (127\.0\.0\.1:\d+)", text, re.MULTILINE):
             return here[1]
         if has_ended:

@@ -103,8 +103,8 @@ class RemoteAnswers:
         if known is not None and known[0] is status:
             return known[1]
         ahead = self._clock_ahead(name, received_at - observed_at)
-        said = [each for each in status.workloads if each.verdict]
-        found = {each.uid: answer_of(name, each, observed_at=observed_at, ahead=ahead) for each in said}
+        offers = [each for each in status.workloads if each.verdict]
+        found = {each.uid: answer_of(name, each, observed_at=observed_at, ahead=ahead) for each in offers}
         self._read[name] = status, found
         return found
 
@@ -116,19 +116,19 @@ class RemoteAnswers:
         return known
 
 
-def answer_of(cluster: str, said: WorkloadOffer, *, observed_at: datetime, ahead: timedelta) -> RemoteAnswer:
-    """What the worker has said at that moment, with times by the clock here, which is so far ahead of the worker's."""
+def answer_of(cluster: str, offer: WorkloadOffer, *, observed_at: datetime, ahead: timedelta) -> RemoteAnswer:
+    """What the worker said at that moment, with times by the clock here, which is so far ahead of the worker's."""
     return RemoteAnswer(
         cluster=cluster,
-        verdict=_verdict(cluster, said),
-        by=_judged_by(said.judged_by),
-        message=f"on cluster {cluster}: {said.verdict_message}" if said.verdict_message else "",
-        idle_since=said.idle_since + ahead if said.idle_since else None,
-        idle_at_least=said.idle_at_least,
-        idle_for=observed_at - said.idle_since if said.idle_since else None,
-        running_since=said.running_since + ahead if said.running_since else None,
-        gpus=said.gpus,
-        evidence=_Evidence(said.evidence),
+        verdict=_verdict(cluster, offer),
+        by=_judged_by(offer.judged_by),
+        message=f"on cluster {cluster}: {offer.verdict_message}" if offer.verdict_message else "",
+        idle_since=offer.idle_since + ahead if offer.idle_since else None,
+        idle_at_least=offer.idle_at_least,
+        idle_for=observed_at - offer.idle_since if offer.idle_since else None,
+        running_since=offer.running_since + ahead if offer.running_since else None,
+        gpus=offer.gpus,
+        evidence=_Evidence(offer.evidence),
     )
 
 
@@ -140,16 +140,16 @@ def _of_this_run(answer: RemoteAnswer, admitted_at: datetime | None) -> RemoteAn
     return answer
 
 
-def _verdict(cluster: str, said: WorkloadOffer) -> Verdict:
-    match said.verdict:
+def _verdict(cluster: str, offer: WorkloadOffer) -> Verdict:
+    match offer.verdict:
         case "Idle":
             return Idle()
         case "Busy":
             return Busy()
-    known = said.reason in set(UnknownReason)
-    reason = UnknownReason(said.reason) if known else UnknownReason.REMOTE_VERDICT_MISSING
+    known = offer.reason in set(UnknownReason)
+    reason = UnknownReason(offer.reason) if known else UnknownReason.REMOTE_VERDICT_MISSING
     return Unknown(
-        reason=reason, message=f"on cluster {cluster}: {said.verdict_message or said.reason or said.verdict}"
+        reason=reason, message=f"on cluster {cluster}: {offer.verdict_message or offer.reason or offer.verdict}"
     )
 
 

@@ -19,7 +19,7 @@ from scaler.attachment.objects import (
     scaled_object,
 )
 from scaler.attachment.plan import Attached, unscalable
-from scaler.attachment.policy import AttachmentPolicy, Followed, Job, followed, in_order
+from scaler.attachment.policy import AttachmentPolicy, Followed, Job, followed_policy, in_order
 from scaler.decision.describe import answer_word, prevailing, timestamp, verdict_word
 from scaler.decision.evaluation import Evaluator
 from scaler.decision.trigger_metadata import parse_metadata
@@ -66,8 +66,8 @@ class PolicyTrial:
         present = self._policies.policies()
         replaced = {each.key: each for each in present} | {each.key: each for each in given}
         before, after = in_order(present), in_order(replaced.values())
-        pairs = [(job, followed(job, before, now), followed(job, after, now)) for job in jobs]
-        await self._read_back(now, [said for *_, said in pairs if said is not None])
+        pairs = [(job, followed_policy(job, before, now), followed_policy(job, after, now)) for job in jobs]
+        await self._read_back(now, [followed for *_, followed in pairs if followed is not None])
         concerned = {each.key for each in given}
         rows = [
             self._row(job, was, will)
@@ -95,10 +95,10 @@ class PolicyTrial:
         except TimeoutError:
             raise QueryError(f"the Kubernetes API did not list everything: {waits}", status=503) from None
 
-    async def _read_back(self, now: datetime, said: Sequence[Followed]) -> None:
+    async def _read_back(self, now: datetime, followed: Sequence[Followed]) -> None:
         """Samples of the longest window that is asked for."""
         sampler, longest = self._evaluator.sampler, timedelta(0)
-        for each in said:
+        for each in followed:
             with suppress(MetadataError):  # shown where it is decided
                 longest = max(longest, parse_metadata(each.metadata).idle_after or timedelta(0))
         longest = min(longest, self._evaluator.config.max_window)
@@ -140,10 +140,12 @@ class PolicyTrial:
             return "Attached", ", ".join(_made_for(job, will))
         return ("Changed" if _differences(was, will) else "Unchanged"), ""
 
-    def _decided(self, job: Job, said: Followed) -> Json:
+    def _decided(self, job: Job, followed: Followed) -> Json:
         """What would be decided about it at once, and why."""
         scale = self._jobs.scale_of(job)
-        entry = self._evaluator.try_out(self._scaled_object(job, said), scale or self._scalable_workload(job, said))
+        entry = self._evaluator.try_out(
+            self._scaled_object(job, followed), scale or self._scalable_workload(job, followed)
+        )
         decision = prevailing([*entry.triggers.values()]) if entry is not None else None
         if decision is None:
             problems = entry.problems if entry is not None else ()
@@ -155,26 +157,26 @@ class PolicyTrial:
             "now": decision.answer.message,
         }
 
-    def _scaled_object(self, job: Job, said: Followed) -> ScaledObject:
+    def _scaled_object(self, job: Job, followed: Followed) -> ScaledObject:
         """As it would be, with the annotations of the one that is there."""
-        made = decode(ScaledObject, msgspec.json.encode(scaled_object(job, said, self._target)))
+        made = decode(ScaledObject, msgspec.json.encode(scaled_object(job, followed, self._target)))
         known = self._attached.scaled_objects.get(job.namespace, attached_name(job))
         if known is None:
             return made
         annotations = known.metadata.annotations | made.metadata.annotations
         return replace(made, metadata=replace(known.metadata, annotations=annotations))
 
-    def _scalable_workload(self, job: Job, said: Followed) -> ScalableWorkload:
+    def _scalable_workload(self, job: Job, followed: Followed) -> ScalableWorkload:
         known = self._attached.scalable_workloads.get(job.namespace, attached_name(job))
-        return known or decode(ScalableWorkload, msgspec.json.encode(scalable_workload(job, said)))
+        return known or decode(ScalableWorkload, msgspec.json.encode(scalable_workload(job, followed)))
 
 
 _UNDECIDED: Json = {"answer": None, "reason": None, "verdict": None, "now": ""}
 
 
-def _made_for(job: Job, said: Followed) -> list[str]:
+def _made_for(job: Job, followed: Followed) -> list[str]:
     """The kinds of objects that it gets."""
-    by_keda = ["ScaledObject"] if said.actuator != DIRECT else []
+    by_keda = ["ScaledObject"] if followed.actuator != DIRECT else []
     return by_keda if has_scale_of_its_own(job) else ["ScalableWorkload", *by_keda]
 
 
