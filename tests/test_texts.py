@@ -117,3 +117,42 @@ def test_only_texts_of_others_are_read() -> None:
         for name in readers(ast.parse(path.read_text(encoding="utf-8")))
     }
     assert found == OF_OTHERS.keys() | NO_TEXTS.keys()
+
+
+# ---------------------------------------------------------------------------------------------------------- docstrings
+
+WITHOUT_SUBJECT = re.compile(r"(Of|By|The same)\b")
+OLDER = ("scaler/idleness/", "scaler/decision/inputs.py")
+"""Where some are left."""
+
+
+def described(tree: ast.AST) -> Iterator[str]:
+    """All docstrings, and the strings below fields and constants."""
+    for node in ast.walk(tree):
+        for each in getattr(node, "body", None) or [] if not isinstance(node, ast.Lambda | ast.IfExp) else []:
+            if (
+                isinstance(each, ast.Expr)
+                and isinstance(each.value, ast.Constant)
+                and isinstance(each.value.value, str)
+            ):
+                yield each.value.value
+
+
+def test_what_describes_something_names_it() -> None:
+    found = []
+    for path in sorted(ROOT.glob("scaler/**/*.py")):
+        name = str(path.relative_to(ROOT))
+        texts = described(ast.parse(path.read_text(encoding="utf-8"))) if not name.startswith(OLDER) else ()
+        found += [f"{name}: {text}" for text in texts if WITHOUT_SUBJECT.match(text)]
+    assert found == []
+
+
+def test_a_fragment_is_seen() -> None:
+    code = '''class A:
+    """By name."""
+    b: int = 0
+    """Of bees."""
+    c: int = 1
+    """Office hours."""
+'''
+    assert [bool(WITHOUT_SUBJECT.match(text)) for text in described(ast.parse(code))] == [True, True, False]

@@ -122,7 +122,7 @@ class _Asked:
     scaled_object: ScaledObject
     target: ScaleTarget
     policies: Mapping[Overrides, Policy]
-    """By trigger."""
+    """The policies by trigger."""
     problems: tuple[str, ...]
     ignored: tuple[str, ...]
 
