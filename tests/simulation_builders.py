@@ -56,7 +56,7 @@ def recorded(folder: Path, series: Iterable[Sampled], facts: Mapping[str, PodFac
     recording = Recording(folder=folder)
     for each in series:
         gpu = GpuSeries(gpu=GpuId(device=each.gpu or f"GPU-{each.pod}"), namespace=each.namespace, pod=each.pod)
-        position = recording.position(each.signal.name, gpu)
+        position = recording.position(each.signal.name, gpu, each.signal.unit)
         at_s, ratios = np.array(each.samples, np.float64).reshape(-1, 2).T
         scale = 100.0 if each.signal.unit is Unit.PERCENT else 1.0
         recording.add(each.signal, np.full(len(at_s), position), BEGIN_S + at_s, ratios * scale)
@@ -126,7 +126,10 @@ def decided_at_every_tick(
         while taken < len(samples) and samples[taken][0] <= now_s:
             at_s, position, ratio = samples[taken]
             taken += 1
-            history.record(ratio_signals[series[position].signal], series[position].gpu, [(at_s, ratio)])
+            signal = ratio_signals[series[position].signal]
+            if series[position].is_percent:
+                history.device(replace(signal, unit=Unit.PERCENT), series[position].gpu)
+            history.record(signal, series[position].gpu, [(at_s, ratio)])
             owner = next(n for n, each in enumerate(workloads) if position in each.series)
             if owner in since and at_s > since[owner] and ratio >= as_stored(policy.active_above_ratio):
                 found.suspensions.append((str(workloads[owner]), since.pop(owner), at_s, True))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scaler.idleness.gpu import Signal, Unit
 from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Trust
-from scaler.idleness.window import JITTER, STEPS, as_stored
+from scaler.idleness.window import JITTER, STEPS, are_fractions, as_stored
 from scaler_analysis.simulation.recordings.recorded import SeriesSpan
 from scaler_analysis.simulation.recordings.recording import RecordedSamples, time_before
 
@@ -30,7 +30,7 @@ class FedSamples(NamedTuple):
     is_active: Mapping[float, NDArray[np.bool_]]
     """By floor."""
     is_after_hole: NDArray[np.bool_]
-    """Whether collections were missed before it; true of the first one."""
+    """Whether collections were missed before it, or it may be misread; true of the first one."""
 
 
 class SampleFeed:
@@ -44,8 +44,9 @@ class SampleFeed:
         span: timedelta,
         floors: Iterable[float],
     ) -> None:
-        # What is recorded are ratios.
-        self._signals = {each.name: replace(each, unit=Unit.RATIO) for each in signals}
+        # What is recorded are ratios, also of metrics in percent.
+        self._signals = {each.name: replace(each, unit=Unit.RATIO, units=()) for each in signals}
+        self._is_percent = np.array([each.is_percent for each in series], np.bool_)
         self.history = History(signals=[*self._signals.values()], interval=trust.interval, span=span)
         self._steps, self.series = steps, series
         self._interval_s = trust.interval.total_seconds()
@@ -73,6 +74,8 @@ class SampleFeed:
         """Of every series: its newest sample before which collections were missed."""
         self.long_gaps = np.full(len(series), -np.inf)
         """Of every series: its newest sample before which more of them were missed than is tolerated."""
+        self.fractions = np.full(len(series), -np.inf)
+        """Of every series in percent: its newest sample that is no more than a fraction of one."""
 
     def advance(self, until_s: float) -> Iterator[FedSamples]:
         """Give it all samples up to that instant, which is included."""
@@ -115,7 +118,10 @@ class SampleFeed:
         rows = self.rows[series]
         if rows.min() < 0:
             for position in np.unique(series[rows < 0]).tolist():
-                self._devices[position] = device = self.history.device(signal, self.series[position].gpu)
+                unit = Unit.PERCENT if self._is_percent[position] else Unit.RATIO
+                self._devices[position] = device = self.history.device(
+                    replace(signal, unit=unit), self.series[position].gpu
+                )
                 self.rows[position] = device.row
             rows = self.rows[series]
         self.history.extend(signal, rows, at_s, ratios.astype(np.float64))
@@ -130,7 +136,9 @@ class SampleFeed:
             self.holes[series[is_after_hole]] = at_s[is_after_hole]
             is_after_gap = part.apart[some] > self.long_gap_s
             self.long_gaps[series[is_after_gap]] = at_s[is_after_gap]
-        return FedSamples(series, at_s, is_active, is_after_hole)
+        is_fraction = self._is_percent[series] & are_fractions(ratios, or_one=True)
+        self.fractions[series[is_fraction]] = at_s[is_fraction]
+        return FedSamples(series, at_s, is_active, is_after_hole | is_fraction)
 
     def _forget(self, now_s: float) -> None:
         if now_s < self._forgotten_at_s + _FORGET_EVERY_S:

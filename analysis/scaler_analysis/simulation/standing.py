@@ -123,6 +123,7 @@ class StandingVerdicts:
         | its samples …                                     | it is                   | until                 |
         |---------------------------------------------------|-------------------------|-----------------------|
         | show work in the window                           | active                  | that has left it      |
+        | in percent show a fraction of one in the window   | perhaps misread         | now                   |
         | do not reach into the window                      | without a sample        | one comes             |
         | ended longer ago than is tolerated                | stale                   | they leave the window |
         | come, after a hole in the window longer than that | not trusted for its gap | enough of it has left |
@@ -133,6 +134,8 @@ class StandingVerdicts:
         work_until_s = float(feed.work_ends[by.floor].item(n)) + by.window_s
         if work_until_s > now_s:
             return work_until_s
+        if feed.fractions.item(n) >= begin_s:
+            return now_s
         if last_s < begin_s:
             return inf
         if now_s - last_s > self._max_age_s:

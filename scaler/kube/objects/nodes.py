@@ -90,8 +90,9 @@ _GKE_SHARED = "cloud.google.com/gke-max-shared-clients-per-gpu"
 def offers_shared(node: Node, *, is_mig: bool) -> bool:
     """Whether it offers whole GPUs, or MIG instances, more than once.
 
-    Source: NVIDIA gpu-feature-discovery, labels `nvidia.com/<resource>.replicas`, where MIG instances are `gpu` by the
-    strategy `single`; GKE's documentation of time-sharing and MPS.
+    Source: NVIDIA k8s-device-plugin, internal/lm/mig-strategy.go and resource.go: `nvidia.com/<resource>.replicas` for
+    time-slicing and MPS, where MIG instances are `gpu` by the strategy `single`, `mig-<profile>` by `mixed`; there is
+    no label of the strategy where it is `none`. GKE's documentation of time-sharing and MPS.
     """
     labels = node.metadata.labels
     is_own_resource = is_mig and labels.get("nvidia.com/mig.strategy") != "single"

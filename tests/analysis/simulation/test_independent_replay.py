@@ -24,6 +24,7 @@ def made(chance: Random, *, gpus: int = 1, jitter_s: float = 0.0, missing: float
     while (turns[-1] if turns else begin_s) < begin_s + 43_200:
         turns.append((turns[-1] if turns else begin_s) + chance.lognormvariate(6.2 if len(turns) % 2 else 6.8, 1.0))
     found = []
+    quiet = chance.choice([0.0] * 9 + [0.9])
     for number in range(gpus):
         offset_s, at_s, series = chance.uniform(0, EVERY_S) if number else 0.0, begin_s, Series()
         while (at_s := at_s + EVERY_S) < begin_s + 43_200:
@@ -31,7 +32,7 @@ def made(chance: Random, *, gpus: int = 1, jitter_s: float = 0.0, missing: float
                 at_s += chance.uniform(60, 900)
             works = bisect_right(turns, at_s) % 2 and chance.random() < 0.9
             if chance.random() >= missing:
-                value = chance.uniform(2, 100) if works else chance.choice([0.0, 0.9])
+                value = chance.uniform(2, 100) if works else quiet
                 series.append((at_s + offset_s + chance.uniform(-jitter_s, jitter_s), value))
         if number and hole and chance.random() < 0.2:  # it reports no more
             del series[chance.randrange(len(series)) :]
@@ -47,6 +48,11 @@ def is_trusted(times: list[float], begin_s: float, now_s: float) -> bool:
     apart = (later - earlier for earlier, later in pairwise([before_s, *times[first:end], now_s]))
     missed = [max(0, int(each / EVERY_S - 1 + LATE)) for each in apart]
     return max(missed) <= MAX_GAP and 1 - sum(missed) * EVERY_S / (now_s - begin_s) >= MIN_COVERAGE
+
+
+def may_be_misread(series: Series, begin_s: float, now_s: float) -> bool:
+    """A percentage whose highest sample is a fraction of one."""
+    return 0 < max((value for at_s, value in series if begin_s < at_s <= now_s), default=0) < 1
 
 
 def next_tick(at_s: float) -> float:
@@ -66,7 +72,9 @@ def replayed(gpus: list[Series], window_s: float) -> dict[str, float]:
         ready_s = max(start_s + WARM_UP_S, work[seen - 1] if seen else start_s) + window_s
         if now_s < ready_s:
             now_s = next_tick(ready_s)
-        elif not all(is_trusted(each, now_s - window_s, now_s) for each in times):
+        elif not all(is_trusted(each, now_s - window_s, now_s) for each in times) or any(
+            may_be_misread(each, now_s - window_s, now_s) for each in gpus
+        ):
             totals["unknownGpuHours"] += len(gpus) * min(TICK_S, end_s - now_s) / 3600
             now_s += TICK_S
         else:

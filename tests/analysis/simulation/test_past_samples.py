@@ -229,6 +229,7 @@ async def test_each_metric_is_recorded_as_a_ratio_of_its_own_unit(tmp_path):
         "OLD": pytest.approx(0.4),
         "NEW": pytest.approx(0.7),
     }
+    assert {each.gpu.pod: each.is_percent for each in recording.series} == {"OLD": True, "NEW": False}
 
 
 def test_owners_are_followed_to_the_top_workload():

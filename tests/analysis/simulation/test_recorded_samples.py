@@ -129,6 +129,7 @@ def test_a_pod_that_is_made_anew_under_its_name_is_another_one_of_the_same_owner
     of_pod = {each.pod[1]: n for n, each in enumerate(recording.series)}
     given = [(n, ratio) for _, n, _, ratio in given_back(recording) if n != of_pod["other"]]
     assert set(given) == {(of_pod["nb-0"], 0.0), (of_pod["nb-0#2"], 0.5)}
+    assert {each.is_percent for each in recording.series} == {True}
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from simulation_builders import (
 from scaler.idleness.gpu import Signal
 from scaler.idleness.hours import parse_day_times, parse_hours
 from scaler.idleness.policy import GpuRule, Policy, Reclaim
+from scaler.idleness.reasons import UnknownReason
 from scaler.reporting.usage.prices import Prices
 
 THIRTY = Policy(idle_after=timedelta(minutes=30), warm_up=timedelta(minutes=10))
@@ -179,6 +180,38 @@ def test_costs_are_by_the_model_of_the_gpus(tmp_path):
     assert case.of(0).freed_cost == pytest.approx(6.0 * 59.5 / 60)
 
 
+@pytest.mark.parametrize(
+    ("signal", "level", "reason"),
+    [
+        (UTIL, 0.0, None),
+        (UTIL, 0.005, UnknownReason.SIGNALS_DISAGREE),
+        (ENGINE, 0.005, None),
+    ],
+)
+def test_a_percentage_that_may_be_a_ratio_is_doubted_as_it_is_live(tmp_path, signal, level, reason):
+    """An hour of quiet, in which the first ten minutes show less than one in percent; the doubt leaves with them."""
+    recording = recorded(tmp_path, [Sampled(pod="p", signal=signal, samples=spans((10, level), (50, 0.0)))])
+    policy = Policy(idle_after=timedelta(minutes=10), warm_up=timedelta(0))
+    case, [suspension] = outcome(recording, policy, signals=(signal,))
+    assert suspension.at_s == BEGIN_S + 60 * (10 if reason is None else 20)
+    [totals] = case.by_workload.values()
+    assert [*totals.unknown_gpu_hours] == ([] if reason is None else [str(reason)])
+
+
+def test_such_a_percentage_is_noticed_while_another_gpu_is_in_doubt(tmp_path):
+    """The hole of one stands for half an hour; amid that the other shows a fraction, and is named in its place."""
+    before, _, after = (spans((10, 0.0), start=600.0 * n) for n in range(3))
+    holey = Sampled(pod="p", gpu="b", samples=[*before, *after, *spans((30, 0.0), start=1800.0)])
+    odd = Sampled(pod="p", gpu="a", samples=spans((32, 0.0), (1, 0.005), (27, 0.0)))
+    recording = recorded(tmp_path, [odd, holey])
+    policy = Policy(idle_after=timedelta(minutes=30), warm_up=timedelta(0))
+    case, _ = outcome(recording, policy)
+    [totals] = case.by_workload.values()
+    expected = decided_at_every_tick(recording, policy).unknown
+    assert {*expected} == {"SampleGap", "SignalsDisagree"}
+    assert totals.unknown_gpu_hours == pytest.approx(expected)
+
+
 # ---- against deciding at every tick
 
 
@@ -186,7 +219,7 @@ def series_of(chance: Random, pod: str, gpu: str, signal: Signal, *, start: floa
     """Some minutes at each level, or without samples; collected with an offset of its own, now and then late."""
     offset, samples, at = chance.uniform(0, 29), [], start
     for _ in range(chance.randint(2, 9)):
-        level, is_lost = chance.choice([0.0, 0.0, 0.005, 0.01, 0.3]), chance.random() < 0.15
+        level, is_lost = chance.choice([0.0, 0.0, 0.0, 0.005, 0.01, 0.3]), chance.random() < 0.15
         for _ in range(2 * chance.randint(1, 14)):
             if not is_lost and chance.random() > 0.02:
                 samples.append((at + offset + chance.choice([0.0] * 8 + [3.0, 25.0]), level))

@@ -246,7 +246,9 @@ def include(
         recording.blanks += said.blanks
         owners = [_holder(each, identify, exporters) for each in said.labels]
         unidentified += owners.count(None)
-        positions = [-1 if each is None else recording.position(part.signal.name, each) for each in owners]
+        positions = [
+            -1 if each is None else recording.position(part.signal.name, each, part.signal.unit) for each in owners
+        ]
         if size:
             recording.include(part.samples_path, positions)
     return unidentified

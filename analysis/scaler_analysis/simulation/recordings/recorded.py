@@ -28,6 +28,8 @@ class SeriesSpan(NamedTuple):
     first_s: float
     """Unix seconds of its first sample; of its last one."""
     last_s: float
+    is_percent: bool = False
+    """Whether a metric in percent was recorded for it."""
 
     @property
     def pod(self) -> PodKey:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scaler.idleness.gpu import GpuId, GpuSeries, Signal, utilisation_ratios
+from scaler.idleness.gpu import GpuId, GpuSeries, Signal, Unit, utilisation_ratios
 from scaler.idleness.history import PodKey
 from scaler_analysis.simulation.recordings.recorded import NO_FACTS, PodFacts, SeriesSpan
 from scaler_analysis.simulation.recordings.silences import (
@@ -98,6 +98,8 @@ class Recording:
     _series: dict[tuple[str, PodKey, GpuId], GpuSeries] = field(default_factory=dict)
     """By position. As in a history, one of a signal of a GPU of a pod, whatever model and node its labels name."""
     _positions: dict[tuple[str, PodKey, GpuId], int] = field(default_factory=dict)
+    _percent: set[int] = field(default_factory=set)
+    """Positions of those that a metric in percent was recorded for."""
     _firsts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     _lasts: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
     _waiting: list[NDArray[np.void]] = field(default_factory=list)
@@ -107,12 +109,15 @@ class Recording:
 
     # ------------------------------------------------------------------------------------------------------- written
 
-    def position(self, signal: str, series: GpuSeries) -> int:
-        """Of the series; a new one where it was not met before."""
+    def position(self, signal: str, series: GpuSeries, unit: Unit = Unit.RATIO) -> int:
+        """Of the series, of which a metric in that unit is recorded; a new one where it was not met before."""
         key = signal, (series.namespace, series.pod), series.gpu
         if key not in self._series or (series.model and not self._series[key].model):
             self._series[key] = series
-        return self._positions.setdefault(key, len(self._positions))
+        found = self._positions.setdefault(key, len(self._positions))
+        if unit is Unit.PERCENT:
+            self._percent.add(found)
+        return found
 
     def add(
         self, signal: Signal, series: NDArray[np.intp], at_s: NDArray[np.float64], values: NDArray[np.float64]
@@ -165,8 +170,10 @@ class Recording:
         remade = self._remade_at(known, longest_s)
         for (signal, pod, _), series in list(self._series.items()):
             if times := remade.get(pod):
-                others = [self.position(signal, replace(series, pod=_numbered(pod, n))) for n in range(len(times))]
                 position = self.position(signal, series)
+                unit = Unit.PERCENT if position in self._percent else Unit.RATIO
+                again = [replace(series, pod=_numbered(pod, n)) for n in range(len(times))]
+                others = [self.position(signal, each, unit) for each in again]
                 self._remade[position] = np.array(times), np.array([position, *others])
         for (namespace, name), times in remade.items():
             facts = self.facts.get((namespace, name), NO_FACTS)
@@ -218,7 +225,10 @@ class Recording:
         """By position."""
         self._spread()
         spans = zip(self._series.items(), self._firsts.tolist(), self._lasts.tolist(), strict=True)
-        return [SeriesSpan(signal, gpu, first_s, last_s) for ((signal, _, _), gpu), first_s, last_s in spans]
+        return [
+            SeriesSpan(signal, gpu, first_s, last_s, position in self._percent)
+            for position, (((signal, _, _), gpu), first_s, last_s) in enumerate(spans)
+        ]
 
     @property
     def begin_s(self) -> float:

@@ -170,7 +170,7 @@ class _Taking:
             gpus=_count(known.get("gpus"), first_line),
         )
         self._recording.facts[namespace, pod] = self._recording.facts.get((namespace, pod), NO_FACTS).updated(facts)
-        return self._recording.position(signal, series)
+        return self._recording.position(signal, series, self._signals[signal].unit)
 
 
 # ---- values
