@@ -11,7 +11,6 @@ Laws:
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,7 +91,7 @@ def documents(text: str, where: str) -> list[Any]:
     """All documents of the YAML, of which JSON is a part. Raises: ConfigurationError that begins with `where`."""
     try:
         _check(text, where)
-        return list(_built(text, where))
+        return _built(text, where)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -102,15 +101,13 @@ def documents(text: str, where: str) -> list[Any]:
     raise ConfigurationError(f"{where} is not YAML{at}; check brackets, quotes, colons and indentation there")
 
 
-def _built(text: str, where: str) -> Iterator[Any]:
+def _built(text: str, where: str) -> list[Any]:
     """Raises: ConfigurationError for equal keys, and what building does."""
-    loader = yaml.CSafeLoader(text)
-    try:
-        while loader.check_node() and (node := loader.get_node()) is not None:
-            _check_keys(node, loader, where)
-            yield loader.construct_document(node)
-    finally:
-        loader.dispose()
+    loader, found = yaml.CSafeLoader(text), []
+    while loader.check_node() and (node := loader.get_node()) is not None:
+        _check_keys(node, loader, where)
+        found.append(loader.construct_document(node))
+    return found
 
 
 def _check_keys(root: yaml.Node, loader: yaml.CSafeLoader, where: str) -> None:

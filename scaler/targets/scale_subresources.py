@@ -196,9 +196,9 @@ class ScaleSubresources:
     def may_read(self, namespace: str, reference: OwnerReference) -> bool:
         """Whether objects of its kind there are, or may yet be, listed."""
         kind = reference.api_version, reference.kind
-        reflector = self._reflectors.get(kind)
-        is_refused = reflector is not None and isinstance(reflector.within(namespace).state, Absent | Denied)
-        return not is_refused and kind not in self._unresolved
+        if (reflector := self._reflectors.get(kind)) is not None:
+            return not isinstance(reflector.within(namespace).state, Absent | Denied)
+        return kind not in self._unresolved and (kind in self._owning or len(self._owning) < _MOST_OWNERS)
 
     def revision(self, namespace: str) -> Hashable:
         """Where it is as before, all scales of the namespace are as before."""

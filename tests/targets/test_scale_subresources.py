@@ -240,6 +240,13 @@ async def test_the_kind_of_an_owner_is_followed_from_when_it_is_asked_for(
     assert reader.asked() == {("list", "statefulsets"): 1}
 
 
+async def test_a_kind_that_is_listed_may_be_read(reader: Reader) -> None:
+    asked = owned_by("StatefulSet", "leads", "u")
+    reader.scales.owner(NAMESPACE, asked)
+    await reader.refresh()
+    assert reader.scales.may_read(NAMESPACE, asked)
+
+
 async def test_an_owner_that_gets_an_owner_is_news(cluster: SmallCluster, reader: Reader) -> None:
     """Its generation stays the same."""
     for name in ("workers", "leads"):
@@ -258,8 +265,10 @@ async def test_a_kind_of_owners_that_is_not_served_or_hidden_says_so(cluster: Sm
     with cluster.refusing("GET", "/replicasets", status=403):
         for each in (unserved, hidden):
             assert isinstance(reader.scales.owner(NAMESPACE, each), Unknown)
+        assert all(reader.scales.may_read(NAMESPACE, each) for each in (unserved, hidden))
         await reader.refresh()
         doubts = [reader.scales.owner(NAMESPACE, each) for each in (unserved, hidden)]
+        assert not any(reader.scales.may_read(NAMESPACE, each) for each in (unserved, hidden))
     assert all(isinstance(each, Unknown) for each in doubts)
     assert "kind 'Clique' of apiVersion 'x.example.com/v1'" in str(doubts[0])
     assert "ReplicaSet objects cannot be listed (value targets of the chart): " in str(doubts[1])
@@ -269,6 +278,7 @@ async def test_how_many_kinds_are_followed_for_pods_is_bounded(reader: Reader) -
     """Whoever makes pods writes what owns them."""
     for n in range(1000):
         reader.scales.owner(NAMESPACE, owned_by(f"Kind{n}", "a", "u", api_version=f"g{n}.example.com/v1"))
+    assert not reader.scales.may_read(NAMESPACE, owned_by("Another", "a", "u"))
     await reader.refresh()
     assert len(reader.calls) <= 64
 
