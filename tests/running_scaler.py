@@ -88,6 +88,8 @@ def settings_document(kubeconfig: Path, endpoint: str, **sections: Mapping[str, 
         "dcgm": {"endpoints": [endpoint], "timeout": "5s"},
         "prometheus": {"timeout": "5s"},
         "evaluation": {"interval": "200ms", "overlap": "1s"},
+        # Half an hour of samples that come each 200 ms is as much as a day of real ones.
+        "defaults": {"idleAfter": "5m"},
         "trust": {"collectionInterval": "200ms", "maxAgeIntervals": 50, "maxGapIntervals": 50, "minCoverage": "5 %"},
         "grpc": {"address": "127.0.0.1:0", "drain": "2s"},
         "http": {"address": "127.0.0.1:0"},

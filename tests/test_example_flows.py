@@ -22,7 +22,7 @@ from scaler_sandbox.sandbox import Sandbox, SandboxConfig
 from scaler.doctor.permissions import REQUIRED_RULES
 from scaler.kube.objects.resources import DEPLOYMENT, JOB, POD, PROVISIONING_REQUEST, RAY_CLUSTER, SCALABLE_WORKLOAD
 
-HURRIED = {"idleAfter": "1h", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
+HURRIED = {"idleAfter": "10m", "idleAfterUnderPressure": "2s", "warmUp": "0s"}
 UNKNOWN_HERE = {"ClusterAutoscaler", "InterceptorRoute", "MachineAutoscaler", "ProvisioningRequestConfig", "RayJob"}
 """Kinds that are not played here; the schema tests know them."""
 

@@ -33,7 +33,7 @@ from scaler.app.process import Runtime
 from scaler.kube.objects.resources import EVENT, JOB, SCALABLE_WORKLOAD, WORKLOAD
 
 TEAM, CHECK = "team", "gate"
-TRIGGER = {"reclaim": "OnPressure", "idleAfter": "1h", "idleAfterUnderPressure": "3s", "warmUp": "0s"}
+TRIGGER = {"reclaim": "OnPressure", "idleAfter": "10m", "idleAfterUnderPressure": "3s", "warmUp": "0s"}
 SECONDS = 120.0
 """Everything that is waited for takes one to four on an idle machine."""
 HURRIED = replace(

@@ -84,7 +84,7 @@ async def test_a_plan_takes_what_is_scaled_directly(ours: Team) -> None:
     async with ours.scaler() as running:
         for name in ("first", "second"):
             await ours.submits(name, gpus=2)
-            await scale_directly(ours, name, reclaim="OnPressure", idleAfter="1h", idleAfterUnderPressure="1s")
+            await scale_directly(ours, name, reclaim="OnPressure", idleAfter="10m", idleAfterUnderPressure="1s")
         await ours.sees(lambda: all(is_at(ours, each, "Running", 1) for each in ("first", "second")), "both running")
         await asyncio.sleep(2.0)
         assert ours.replicas("first", "second") == [1, 1], "nothing waits for them"

@@ -103,7 +103,7 @@ async def test_doctor_calls_the_program_as_keda_does_and_it_takes_new_certificat
     client = authority.issue_cert(KEDA)
     host = "idle-gpu-scaler.gpus.svc"
     volume.put_certificate(authority.issue_cert(host), authority)
-    trigger = {"scalerAddress": f"{host}:9090", "idleAfter": "1h"}
+    trigger = {"scalerAddress": f"{host}:9090", "idleAfter": "10m"}
     async with secured(cluster, volume) as one:
         await run_gang(cluster, trigger)
         await authenticate(cluster, authority, client)

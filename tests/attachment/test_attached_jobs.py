@@ -79,13 +79,13 @@ def gpu_workload():
 async def test_a_job_is_attached_by_a_policy_and_detached_with_it(cluster):
     await gang(cluster)
     async with program(cluster):
-        await apply(cluster, IDLE_POLICY, "research", idleAfter="30m", selector={"kinds": ["RayCluster"]})
+        await apply(cluster, IDLE_POLICY, "research", idleAfter="10m", selector={"kinds": ["RayCluster"]})
         await until(lambda: is_attached(cluster))
         scaled = await cluster.read(SCALED_OBJECT, JOB_NAME)
         assert scaled["spec"]["triggers"][0]["metadata"] == {
             "scalerAddress": "scaler:9090",
             "mode": "observe",
-            "idleAfter": "30m",
+            "idleAfter": "10m",
         }
         await until(lambda: stands(cluster, matched=1, attached=1, suspended=0))
         await until(lambda: cluster.has_phase("Running", JOB_NAME))
@@ -253,7 +253,7 @@ async def test_while_nothing_changes_nothing_is_written(cluster):
         for _ in range(3):
             await controller.tick(controller.clock.now())
         assert await versions(cluster) == before
-        await apply(cluster, IDLE_POLICY, "research", idleAfter="1h")
+        await apply(cluster, IDLE_POLICY, "research", idleAfter="10m")
         await until(lambda: is_after(cluster, before))
 
 

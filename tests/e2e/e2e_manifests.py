@@ -168,5 +168,5 @@ def scaling(run: str, name: str, scaler_address: str, **more: str) -> list[Json]
 
     `more` is trigger metadata.
     """
-    trigger = {"reclaim": "OnPressure", "idleAfter": "30m", "idleAfterUnderPressure": "3s", "warmUp": "0s", **more}
+    trigger = {"reclaim": "OnPressure", "idleAfter": "10m", "idleAfterUnderPressure": "3s", "warmUp": "0s", **more}
     return [labelled(run, each) for each in made.scaling(name, run, scaler_address, trigger, pollingInterval=1)]
