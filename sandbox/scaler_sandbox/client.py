@@ -58,9 +58,9 @@ class Whole(Struct, frozen=True):
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
     status: dict[str, Any] = msgspec.field(default_factory=dict)
     value: int = 0
-    """Of a WorkloadPriorityClass."""
+    """Value of a WorkloadPriorityClass."""
     template: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Of a PodTemplate."""
+    """Template of a PodTemplate."""
 
     def as_json(self, resource: Resource) -> Json:
         """The object as JSON. Items of built-in lists carry no kind; here every object does."""

@@ -52,7 +52,7 @@ class Act:
     nodes: Mapping[str, int] = field(default_factory=dict)
     """GPUs by node."""
     workers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of an act on a hub and its workers: GPUs by node and worker, the one that is shown last."""
+    """GPUs by node and worker in an act on a hub and its workers; the worker that is shown is the last."""
     autoscaler: AutoscalerConfig | None = None
     """How the autoscaler provisions nodes during the act; None for an act without."""
 

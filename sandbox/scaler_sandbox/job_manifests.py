@@ -98,7 +98,7 @@ def scaling(name: str, in_namespace: str, scaler_address: str, trigger: Mapping[
 def scaled_object(
     name: str, in_namespace: str, kind: Resource, scaler_address: str, trigger: Mapping[str, str], **spec: Any
 ) -> Json:
-    """Of the object of that kind and the same name, with this trigger metadata and further fields of its `spec`."""
+    """The ScaledObject of the object of that kind and the same name, with this trigger metadata and further fields."""
     metadata = {"scalerAddress": scaler_address, **trigger}
     common = {
         "scaleTargetRef": {"apiVersion": kind.api_version, "kind": kind.kind, "name": name},

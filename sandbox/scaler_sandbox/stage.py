@@ -38,7 +38,7 @@ class RunningAct:
     prometheus_url: str = ""
     """Empty where the exporters are read directly."""
     name: str = ""
-    """Of the cluster, in an act on several."""
+    """Name of the cluster, in an act on several."""
     others: Mapping[str, "RunningAct"] = field(default_factory=dict)
     """Further clusters of the act, by name."""
 

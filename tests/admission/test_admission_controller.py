@@ -126,12 +126,12 @@ async def test_where_nodes_are_not_known_no_gang_is_released_unless_none_has_to_
             assert cluster.is_admitted("gang")
 
 
-async def test_where_workloads_are_not_followed_no_gang_is_released():
+async def test_where_workloads_are_not_watched_no_gang_is_released():
     cluster = SimCluster({"a": 8})
     cluster.copies[WORKLOAD].state = Disconnected("the watch broke")
     cluster.submit("gang", gpus=8)
     await cluster.passes(2)
-    assert cluster.says("gang").endswith("Workloads are not followed: the watch broke")
+    assert cluster.says("gang").endswith("Workloads are not watched: the watch broke")
 
 
 async def test_a_new_leader_says_nothing_before_everything_was_listed_and_then_what_is_missing():

@@ -66,7 +66,7 @@ class Reading:
     gpu: Gpu
     holder: Holder | None
     values: Mapping[str, float]
-    """By metric name, in the metric's own unit. A blank is a metric that is not in here."""
+    """The values by metric name, in the metric's own unit. A blank is a metric that is not in here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -53,7 +53,7 @@ class Users:
     def __init__(self, cluster: ApiVerbs) -> None:
         self._cluster = cluster
         self._accounts: dict[str, tuple[str, str, str, frozenset[str]]] = {}
-        """By token: namespace, name and uid of the ServiceAccount, and the audiences."""
+        """Namespace, name and uid of the ServiceAccount, and the audiences, by token."""
 
     def by_header(self, authorization: str) -> User:
         """The user of this `Authorization` header; without one, the administrator. Raises: ApiError 401."""
@@ -237,7 +237,7 @@ class Permissions:
         self._rbac = rbac
         self._denied: set[tuple[str, str]] = set()
         self.done: dict[str, set[AccessRequest]] = {}
-        """By restricted user, the requests that were allowed."""
+        """The requests that were allowed, by restricted user."""
 
     def deny(self, verb: str, resource: str) -> None:
         """Deny all users a verb on `pods`, `workloads.kueue.x-k8s.io` or `workloads/status.kueue.x-k8s.io`."""

@@ -47,7 +47,7 @@ class ApiVerbs:
         self.registry = Registry(BUILT_INS)
         self.store = Store(history=history)
         self.admission: dict[str, ResourceAdmission] = {}
-        """By resource (`workloads.kueue.x-k8s.io`), what policies and webhooks do to its writes."""
+        """What policies and webhooks do to the writes of a resource (`workloads.kueue.x-k8s.io`)."""
 
     def now(self) -> datetime:
         """The present time."""

@@ -46,7 +46,7 @@ class KubeletTiming:
     heartbeat: timedelta = timedelta(seconds=10)
     """Between two heartbeats of a node. A real node controller marks a node unknown after 40 s."""
     stuck: Mapping[str, timedelta] = field(default_factory=dict)
-    """By pattern of `namespace/name`, how long pods take to end whose processes no kill reaches, as of one that hangs
+    """How long pods take to end, by pattern of `namespace/name`, whose processes no kill reaches, as of one that hangs
     in a driver: neither their annotation nor their grace shortens that. The first pattern that matches counts."""
 
     def stuck_for(self, pod: Json) -> timedelta | None:

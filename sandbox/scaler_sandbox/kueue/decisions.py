@@ -41,7 +41,7 @@ class Preempt:
     by: str
     reason: PreemptionReason
     paths: tuple[str, str]
-    """Of the preemptor's queue, and of the one in which it holds quota."""
+    """The paths of the preemptor's queue, and of the one in which it holds quota."""
     priorities: tuple[int, int]
     """The preemptor's and its own."""
 

@@ -77,7 +77,7 @@ class ContinuousQueue(PendingQueue):
     def moved(
         self, spec: QuotaClusterQueue, workload_index: WorkloadIndex, staying: Container[str]
     ) -> "ContinuousQueue":
-        """The same Workloads at the same places, under the numbers of another index; those not in `staying` are gone.
+        """These Workloads at their places, under the numbers of another index; those not in `staying` are gone.
 
         Both indexes number shapes alike. One that was excluded and is selected now is inadmissible until a retry.
         """

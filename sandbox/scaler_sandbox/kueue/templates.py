@@ -35,7 +35,7 @@ class Injection:
 
 
 def injections(workload: Json, node_labels: Mapping[str, Mapping[str, str]]) -> dict[str, Injection]:
-    """By pod set, what the admitted Workload's pods get: queues, flavor and what admission checks want."""
+    """What the pods of each pod set of the admitted Workload get: queues, flavor and what admission checks want."""
     admission = workload["status"]["admission"]
     checks = workload["status"].get("admissionChecks") or []
     is_copy = MULTIKUEUE_ORIGIN in (workload["metadata"].get("labels") or {})

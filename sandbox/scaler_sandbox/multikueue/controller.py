@@ -39,7 +39,7 @@ _log = structlog.get_logger(__name__)
 Key = tuple[str, str]
 
 _PASSES = 10
-"""Of one Workload in a tick: its own writes bring it back at once, as watch events do."""
+"""Passes over one Workload in a tick: its own writes bring it back at once, as watch events do."""
 _FIRST_RETRY, _LONGEST_RETRY = timedelta(milliseconds=5), timedelta(seconds=1000)
 """Source: controller-runtime's default rate limiter."""
 

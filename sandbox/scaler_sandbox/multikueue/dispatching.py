@@ -56,7 +56,7 @@ class WorkloadGroup:
     """Name of MultiKueue's AdmissionCheck."""
     job: Json | None
     copies: Mapping[str, RemoteCopy]
-    """By connected cluster of the MultiKueueConfig, in its order."""
+    """The copies by connected cluster of the MultiKueueConfig, in its order."""
     lost: Mapping[str, datetime] = field(default_factory=dict)
     """The other clusters of the MultiKueueConfig, and since when they are not connected."""
 

@@ -19,7 +19,7 @@ _NOT_NOMINATED = "when setting clusterName it must be one of the nominatedCluste
 
 
 class WorkloadAdmission:
-    """Of one API."""
+    """The webhook of one API."""
 
     def __init__(self, config: HubConfig) -> None:
         self._remedy = config.remedy

@@ -49,7 +49,7 @@ class GivenWorkers:
     def __init__(self, clients: Mapping[str, Client]) -> None:
         self._clients = clients
         self.lost: dict[str, str] = {}
-        """By name, why it cannot be reached."""
+        """Why a worker cannot be reached, by name."""
 
     def follow(self, clusters: Sequence[Json]) -> None:
         """Nothing: they are connected."""

@@ -34,7 +34,7 @@ class ActOutcome:
     figures: Mapping[str, Any] = field(default_factory=dict)
     """What was measured, as the last line of JSON has it."""
     summary: str = ""
-    """The same in words."""
+    """The figures in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ class RunningJob:
     gpus: int
     works: bool = False
     annotations: Mapping[str, str] | None = None
-    """Of its pods."""
+    """Annotations of its pods."""
 
 
 def queues(teams: Mapping[str, int], *, checks: Mapping[str, Sequence[str]] | None = None) -> list[Json]:

@@ -60,7 +60,7 @@ class TwoClustersStory(GangStory):
     """What each cluster has answered, as it was reported."""
     _told: set[str] = field(default_factory=set, init=False)
     _before: Mapping[str, str] = field(default_factory=dict, init=False)
-    """By name of a Job on the busy cluster, uid and revision of its spec before the gang came."""
+    """Uid and revision of the spec of each Job on the busy cluster before the gang came, by name."""
 
     def outcome(self, took: float) -> ActOutcome:
         return ActOutcome(

@@ -197,7 +197,7 @@ class GpuUsageReader:
         queues, decided = await self._queues(), await self._decided(evaluation)
         bases, turns = self._bases(queues, decided, evaluation.at), Turns()
         while some := dict(islice(bases, _AT_ONCE)):
-            stand = {key: before for key in some.keys() - changed if (before := self._standing(key, some[key]))}
+            stand = {key: before for key in some.keys() - changed if (before := self._unchanged(key, some[key]))}
             anew = [([basis.pod], self._policy_of(basis)) for key, basis in some.items() if key not in stand]
             looked = self.evaluator.look_at(anew, evaluation.at)
             for key, basis in some.items():
@@ -213,7 +213,7 @@ class GpuUsageReader:
         tally.usage.paused_scaled_objects = sum(self._is_paused(key) for key in evaluation.entries)
         return tally.usage
 
-    def _standing(self, key: Key, basis: _Basis) -> _PodUsage | None:
+    def _unchanged(self, key: Key, basis: _Basis) -> _PodUsage | None:
         """What was found of the pod before, where it rests on the same."""
         before = self._before.get(key)
         return before if before is not None and before.stands and before.basis == basis else None

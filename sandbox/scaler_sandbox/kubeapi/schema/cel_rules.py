@@ -61,7 +61,7 @@ class RuleBook:
     def __init__(self, schema: Structural) -> None:
         self._schema = schema
         self._compiled: dict[int, list[_Compiled]] = {}
-        """By the identity of the node, which lives as long as the schema."""
+        """The rules by the identity of the node, which lives as long as the schema."""
         self.unchecked: tuple[str, ...] = ()
         self._compile(schema)
 
