@@ -237,6 +237,7 @@ class ObjectCache(Generic[T]):
 
     async def replace(self, pages: AsyncIterable[ListPage]) -> str:
         """The version of the list whose pages have become the copy, in one step: no reader ever sees half of them."""
+        before = dict(self._written)
         listed: dict[Key, T] = {}
         undecodable: dict[Key, str] = {}
         version = ""
@@ -244,6 +245,8 @@ class ObjectCache(Generic[T]):
             async for raw in _in_turns(page.items or ()):
                 self._take_in(raw, listed, undecodable)
             version = page.metadata.resource_version
+        # A list that began after a write has it, or what came after it.
+        self._written = {key: each for key, each in self._written.items() if before.get(key) != each}
         await self._become(listed, undecodable, version_number(version))
         return version
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -131,6 +133,13 @@ def test_an_event_that_is_sent_twice_is_reported_once(copy, changes):
 # ------------------------------------------------------------------------------------------------------- own writes
 
 
+async def meanwhile(happens, *objects, version):
+    """A list that was read before that happens, and comes after it."""
+    async for page in pages(*objects, version=version):
+        happens()
+        yield page
+
+
 def versions(copy):
     return {obj.metadata.name: int(obj.metadata.resource_version) for obj in copy.items()}
 
@@ -200,8 +209,8 @@ async def test_who_writes_reads_its_own_writes_and_nothing_older_after_that(step
                 listed = [pod(each, version) for each, version in server.objects.items()]
                 at, server.events = str(server.version), []
                 server.write(name, is_ours=False)
-                copy.file(raw(pod(name, server.version)))
-                copy._version = await copy.replace(pages(*listed, version=at))
+                late = partial(copy.file, raw(pod(name, server.version)))
+                copy._version = await copy.replace(meanwhile(late, *listed, version=at))
                 assert versions(copy)[name] == server.version
         for each, version in versions(copy).items():
             assert version >= seen[each], "nothing is as it was before"
@@ -215,14 +224,27 @@ async def test_who_writes_reads_its_own_writes_and_nothing_older_after_that(step
 
 async def test_what_was_written_stays_where_a_long_list_from_before_comes_late(copy):
     await copy.replace(pages(pod("a", 1)))
-    copy.file(raw(pod("a", 900)))
-    copy.file(raw(pod("made", 901)))
     others = [pod(f"other-{number}", 2) for number in range(600)]
-    await copy.replace(pages(pod("a", 1), *others, version="700"))
+
+    def write():
+        copy.file(raw(pod("a", 900)))
+        copy.file(raw(pod("made", 901)))
+
+    await copy.replace(meanwhile(write, pod("a", 1), *others, version="700"))
     assert (versions(copy)["a"], versions(copy)["made"]) == (900, 901)
     assert len(copy) == 602
     await copy.replace(pages(pod("a", 900), *others, version="902"))
     assert "made" not in versions(copy), "it was deleted since"
+
+
+async def test_a_server_that_was_set_back_is_believed(copy):
+    """It was restored from a backup: its versions begin anew where they had been some time ago."""
+    await copy.replace(pages(pod("a", 900), version="900"))
+    copy.file(raw(pod("a", 901)))
+    copy._version = await copy.replace(pages(pod("a", 500), version="510"))
+    assert versions(copy) == {"a": 500}
+    copy.put(raw(pod("a", 511)))
+    assert versions(copy) == {"a": 511}
 
 
 def test_an_answer_that_cannot_be_read_is_left_to_its_event(copy, changes):
