@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 import pytest
 from builders import NOON, TRUST
-from loops_builders import World, gang, pod
+from loops_builders import World, deployment, gang, pod
 from scripted_metrics import GPU_UTIL, Metrics, ScriptedSource, Series, gpu
 
 from scaler.decision.decision import Active, Answer
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.gpu import DEFAULT_SIGNALS, ENERGY
 from scaler.idleness.reasons import UnknownReason
-from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.core import ObjectMeta, OwnerReference
 from scaler.kube.objects.nodes import Node
 
 IDLE = f"Inactive {DecisionReason.GPUS_IDLE}"
@@ -102,6 +103,27 @@ async def test_a_series_with_a_label_without_end_proves_no_idleness(
 
 async def test_the_same_series_of_the_pods_own_node_is_proof() -> None:
     assert await decided(world_of(gpu("GPU-0", pod="train-pod", node="node-a"))) == IDLE
+
+
+async def test_a_deployment_is_up_while_pods_of_jobs_that_its_pods_have_made_work() -> None:
+    """Scaled to 0 its pods would be deleted, and with them the Jobs. Once they are quiet, all of it is."""
+    worked = NOON.timestamp() - 60
+    series = [*gpu("GPU-0", pod="serve-pod"), *gpu("GPU-1", pod="executor", ratio=lambda at_s: 0.9 * (at_s < worked))]
+    world = World(
+        [deployment("serve")],
+        lambda world: ScriptedSource(metrics=Metrics(series=series), clock=lambda: world.now),
+    )
+    own = pod("serve-pod", labels={"app": "serve"})
+    world.cluster.pods.put(msgspec.structs.replace(own, metadata=msgspec.structs.replace(own.metadata, uid="uid-own")))
+    world.cluster.pods.put(pod("executor", owner="uid-any"))
+    maker = OwnerReference(api_version="v1", kind="Pod", name="serve-pod", uid="uid-own")
+    await world.tick(NOON)
+    assert word(world.answer("serve")) == f"Unknown {UnknownReason.STALE_CLUSTER_VIEW}"
+    world.cluster.scales.put(("batch/v1", "Job"), "any", maker)
+    await world.tick(NOON + timedelta(seconds=30))
+    assert word(world.answer("serve")) == f"Active {DecisionReason.GPUS_BUSY}"
+    await world.tick(NOON + timedelta(hours=1))
+    assert word(world.answer("serve")) == IDLE
 
 
 async def test_an_exporters_own_pod_is_no_holder() -> None:
