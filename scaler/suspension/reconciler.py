@@ -21,7 +21,15 @@ from typing import Any, NamedTuple, Protocol, Self
 import msgspec
 import structlog
 
-from scaler.decision.candidate import HistoryLine, history_of, lines_of, next_line, next_set_back, shortened
+from scaler.decision.candidate import (
+    HistoryLine,
+    history_of,
+    lines_of,
+    next_line,
+    next_set_back,
+    set_back_of,
+    shortened,
+)
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
@@ -34,7 +42,7 @@ from scaler.kube.events import EventSink, ObjectReference
 from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import ObjectMeta, decode, last_writer
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.writes import log_refusal
@@ -483,7 +491,7 @@ class SuspensionReconciler:
             return
         metadata, target = scaled_object.metadata, scaled_object.spec.scale_target_ref
         known, shown = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
-        own = self.own.get(metadata.uid) or _found(metadata.annotations, now)
+        own = self.own.get(metadata.uid) or await self._found(metadata, target, decision)
         history = sorted([*(each for each in shown if not each.times), *own.set_backs], key=lambda line: line.at)
         entry = self._decision_cache.evaluation and self._decision_cache.evaluation.entries[key]
         pods = [each.started_at for each in entry.pods if each.is_member and each.started_at] if entry else []
@@ -513,6 +521,16 @@ class SuspensionReconciler:
         if line is not None:
             seen = self._scales.object_of(key[0], target) if self._scales is not None else None
             self._announce_state([*own.lines, line], (SCALED_OBJECT, metadata), *([seen] if seen is not None else []))
+
+    async def _found(self, metadata: ObjectMeta, target: ScaleTargetRef, decision: Decision) -> OwnRecord:
+        """The record of a process before. That it is left alone is believed unless KEDA has set its replicas last."""
+        found, is_alone = _found(metadata.annotations, self._clock()), decision.answer.reason is DecisionReason.SET_BACK
+        last = set_back_of(found.lines) if is_alone else None
+        if last is None or self._scales is None:
+            return found
+        if _by(last, await self._scales.scaled_last_by(metadata.namespace, target)) is not None:
+            return found
+        return found._replace(lines=tuple(each for each in found.lines if not each.times))
 
     async def _remove_wake_of_scaled_object(self, key: Key) -> None:
         """Remove a ScaledObject's wake annotation once it has taken effect.

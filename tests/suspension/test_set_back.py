@@ -404,6 +404,39 @@ async def test_what_a_tenant_writes_leaves_nothing_alone(cluster, leader) -> Non
         assert story.reason == "GPUsIdle"
 
 
+@pytest.mark.parametrize(("writer", "is_believed"), [("keda", False), ("idle-gpu-scaler", False), ("manager", True)])
+async def test_a_forged_mark_does_not_outlive_the_leader_where_keda_has_set_the_replicas(
+    cluster, leader, writer: str, is_believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale_subresources, "last_writer", lambda _raw, _field: writer)
+    async with told(cluster, leader, DeploymentStory) as story:
+        await story.passes(12)
+        forged = {"at": stamp(story.now), "state": "Waking", "reason": "SetBack", "times": 2}
+        await cluster.annotate(SCALED_OBJECT, NAME, HISTORY_ANNOTATION, json.dumps([forged]))
+        story.restarts()
+        await story.passes(2)
+        assert (story.reason == "SetBack") is is_believed
+        assert any(each.times for each in await story.history()) is is_believed
+
+
+async def test_a_new_leader_counts_on_though_keda_has_suspended_it_meanwhile(
+    cluster, leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = "manager"
+    monkeypatch.setattr(scale_subresources, "last_writer", lambda _raw, _field: writer)
+    async with told(cluster, leader, DeploymentStory) as story:
+        await story.is_suspended()
+        await story.is_started(sets_replicas)
+        await story.is_suspended()
+        writer = "keda"
+        story.restarts()
+        await story.passes(1)
+        writer = "manager"
+        await story.is_started(sets_replicas)
+        assert [each.times for each in await story.history() if each.times] == [1, 2]
+        assert story.reason == "SetBack"
+
+
 WRITERS = [
     {"manager": "kubectl", "time": "2026-12-01T12:00:00Z", "fieldsV1": {"f:spec": {"f:template": {}}}},
     {"manager": "keda", "time": "2026-12-01T12:01:00Z", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
