@@ -47,9 +47,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     for minute in minutes:
         process.shows("gpu_hour_price", {"model": "H100", "currency": "EUR"}, minute, 4)
         process.shows("gpus", {**team, "state": "Idle", "reason": ""}, minute, 2)
-    other = days.process("scaler-0", minutes, leads=minutes)
-    other.target = {**other.target, "cluster": "test"}
+    others = RecordedDays(BEGIN, {"cluster": "test"})
+    other = others.process("scaler-0", minutes, leads=minutes)
     other.counts("gpu_seconds_total", {**team, "state": "Idle"}, lambda minute: 9e5 * minute, minutes=range(2881))
+    for name, lines in others.lines.items():
+        days.lines[name] += lines
     server = PrometheusServer(folder, flags=["--storage.tsdb.retention.time=10y"])
     server.backfill(days.openmetrics)
     with server:
