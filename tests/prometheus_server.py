@@ -119,7 +119,15 @@ class PrometheusServer:
         source.write_text(f"{openmetrics.rstrip()}\n# EOF\n", encoding="utf-8")
         # It reads all samples once for each block, which are of two hours where nothing is said.
         long = "--max-block-duration=720h"
-        command = ["promtool", "tsdb", "create-blocks-from", long, "openmetrics", str(source), str(self._folder / "data")]
+        command = [
+            "promtool",
+            "tsdb",
+            "create-blocks-from",
+            long,
+            "openmetrics",
+            str(source),
+            str(self._folder / "data"),
+        ]
         subprocess.run(command, check=True, capture_output=True)
 
     def log(self) -> str:

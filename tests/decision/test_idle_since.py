@@ -321,7 +321,7 @@ async def test_a_record_that_was_forged_suspends_nothing_and_keeps_nothing(at: d
 # ---- the law
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 async def test_no_work_is_ever_after_what_it_is_idle_since_whatever_was_seen(seed: int) -> None:
     """Work, holes, restarts and times without any process, at random: work that nobody saw is never called quiet.
 
