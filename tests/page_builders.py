@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,6 +42,7 @@ from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.access import PageAccess
 from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory, RangeSource
 from scaler.reporting.page.reallocations import PendingReader
+from scaler.reporting.page.rendering import Renderer
 from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
@@ -109,6 +112,7 @@ class PageSite:
             access=access,
             interval=timedelta(seconds=15),
         )
+        self.page.answers.renderer = _renderer(*([self.page.report.templates] if self.page.report else []))
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -192,6 +196,12 @@ class PageSite:
             yield f"http://127.0.0.1:{port}"
         finally:
             await server.stop()
+
+
+@cache
+def _renderer(*more: Path) -> Renderer:
+    """A process has one page, and tests have hundreds: compiling all templates takes longer than most of them."""
+    return Renderer(*more)
 
 
 def line(seconds: float, state: str, reason: str = "", message: str = "", by: str = "") -> dict[str, str]:
