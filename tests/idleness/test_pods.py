@@ -3,6 +3,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 from builders import (
     GPU_UTIL,
@@ -123,6 +124,18 @@ def test_work_for_a_pod_that_requests_no_gpu_keeps_the_gang() -> None:
     working(made, "GPU-1", "worker")
     found = judged([pod("head"), pod("worker", gpus=0)], made)
     assert reason(found.verdict) is UnknownReason.UNEXPECTED_GPUS
+
+
+@pytest.mark.parametrize("many", [0, 40])
+def test_a_gpu_whose_only_sample_is_yet_to_come_is_doubted_for_its_clock(many: int) -> None:
+    """However many others are judged with it."""
+    made = history(signals=[GPU_UTIL])
+    for n in range(many):
+        quiet(made, f"GPU-{n + 1}", f"other-{n}")
+    device = made.device(GPU_UTIL, series())
+    made.refuse(GPU_UTIL, np.array([device.row]), np.array([NOON.timestamp() + 600]))
+    found = judged([pod(), *(pod(f"other-{n}") for n in range(many))], made)
+    assert reason(found.gpus[-1].verdict) is UnknownReason.CLOCK_SKEW
 
 
 # ---------------------------------------------------------------------------------------------------------- sharing
