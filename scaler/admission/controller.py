@@ -115,7 +115,7 @@ class AdmissionCheckController:
         self._watch = planner.watch
         self._checks = checks
         self._provisioning = provisioning
-        self._writer = CheckStateWriter(api, announcer)
+        self._writer = CheckStateWriter(api, announcer, remember=planner.watch.remember)
         self._answers = answers
         self._interval = interval
         self._rest = rest
@@ -232,11 +232,12 @@ class _Refused:
 
 
 class CheckStateWriter:
-    """Writes entries of Workloads."""
+    """Writes entries of Workloads. `remember` is given every Workload as it was written."""
 
-    def __init__(self, api: PatchApi, announcer: EventSink) -> None:
+    def __init__(self, api: PatchApi, announcer: EventSink, *, remember: Callable[[Workload], None]) -> None:
         self._api = api
         self._announcer = announcer
+        self._remember = remember
         self._written: dict[CheckKey, _Written] = {}
         self._refused: dict[CheckKey, _Refused] = {}
         self._unconfirmed: set[str] = set()
@@ -331,11 +332,12 @@ class CheckStateWriter:
         key = f"{namespace}/{name}"
         self._unconfirmed.add(key)
         try:
-            await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
+            written = await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
         except KubeError as error:
             if _is_refused(error):
                 self._unconfirmed.discard(key)
             raise
+        self._remember(decode(Workload, written))
         self._unconfirmed.discard(key)
         return True
 
@@ -351,10 +353,12 @@ class CheckStateWriter:
         """
         for key in sorted(self._unconfirmed):
             try:
-                await self._read(key)
+                _, fresh = await self._read(key)
             except (KubeError, *UNREADABLE) as error:
                 if not (isinstance(error, KubeError) and error.is_absent):
                     return f"check state of {key} is not known after a write without response: {error}"
+            else:
+                self._remember(fresh)
             self._unconfirmed.discard(key)
         return ""
 

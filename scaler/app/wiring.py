@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from scaler.admission.checks import checks_with_provisioning, checks_with_reuse
 from scaler.admission.planner import AdmissionPlanner
@@ -229,11 +228,6 @@ class Wiring:
 
         scaled_object = self.cluster.scaled_objects.get
         return LinkPages(self.links, self.transport, scaled_object, policy_of=policy_of) if self.links else None
-
-    def copies(self) -> list[Reflector[Any]]:
-        """Those of kinds that the leader writes."""
-        shared = self.cluster_reflectors
-        return [*self.reflectors.all, *self.idle_policies.all, shared.quota.checks, shared.policies, shared.offers]
 
     def wake_requests(self) -> WakeRequests | None:
         """None where the settings do not ask for them."""

@@ -13,7 +13,8 @@ Laws:
   makes the same calls again (`hooks`), within the same time.
 * Hooks are waited for by tasks of their own, so many at the same time and no more, which end with the leadership.
 * Victims of plans come first: gangs wait for them.
-* Every write names the version of the object that was decided upon.
+* Every write names the version of the object that was decided upon. Copies that are behind what was written here are
+  not decided upon.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
 from scaler.kube.events import EventSink, ObjectReference
 from scaler.kube.leader_api import PatchApi
-from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
@@ -144,6 +145,8 @@ class BeforeSuspendController:
         """What waits for the run in progress, by uid of the ScaledObject."""
         self._found: dict[str, tuple[datetime, HookProgress]] = {}
         """When a run began that has ended, and how; not written down yet."""
+        self._written: dict[str, int] = {}
+        """The version that was written here, by uid of the object with the record."""
 
     async def run(self) -> None:
         """Tick until cancelled. Where no hooks are there is nothing to do."""
@@ -160,7 +163,7 @@ class BeforeSuspendController:
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks, self._found = {}, {}
+        self._tasks, self._found, self._written = {}, {}, {}
 
     def wake(self) -> None:
         """There is a new evaluation."""
@@ -212,6 +215,9 @@ class BeforeSuspendController:
 
     async def _attend(self, subject: _Subject, now: datetime) -> None:
         """Raises: KubeError; try again later."""
+        if _number(subject.holder.resource_version) < self._written.get(subject.holder.uid, 0):
+            return  # what was written here is not seen yet
+        self._written.pop(subject.holder.uid, None)
         run = subject.run
         if run is None or run.outcome is not None:
             self._found.pop(subject.uid, None)
@@ -273,7 +279,8 @@ class BeforeSuspendController:
             text = {key: value for key, value in hook_run_status(run).items() if value}
             annotation = {BEFORE_SUSPEND: msgspec.json.encode(text).decode()}
             path, body = SCALED_OBJECT.path(*holder.key), {"metadata": metadata | {"annotations": annotation}}
-        await self._api.patch(path, body)
+        written = decode(PartialObjectMetadata, await self._api.patch(path, body))
+        self._written[holder.uid] = _number(written.metadata.resource_version)
 
     # --------------------------------------------------------------------------------------------------------- calls
 
@@ -334,3 +341,7 @@ class BeforeSuspendController:
             deadline=run.started_at + config.timeout,
             evidence=evidence(subject.decision.verdict)[:_EVIDENCE_GPUS],
         )
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdecimal() else 0

@@ -156,18 +156,6 @@ class Announcements:
         return [reason for _, about, reason, _ in self.told if about == name]
 
 
-@dataclass
-class Heard:
-    """What the leader has written or read is in its copies at once."""
-
-    world: "PressureWorld"
-    resource: Resource
-
-    def file(self, answer: bytes) -> None:
-        body = json.loads(answer)
-        self.world.heard(self.resource, body["metadata"]["name"], body)
-
-
 class PressureWorld:
     """Everything together. `policy` are fields of the ReclaimPolicy."""
 
@@ -179,7 +167,6 @@ class PressureWorld:
         self.view = View(SnapshotUpdater(Snapshot()))
         self.client = WatchedClient(self.heard)
         self.api = LeaderApi(self.client, [WORKLOAD, SCALABLE_WORKLOAD])
-        self.api.copies = {each: Heard(self, each) for each in (WORKLOAD, SCALABLE_WORKLOAD)}
         self.source = ScriptedSource(metrics=Metrics(series=[]), clock=lambda: self.now)
         self.busy: dict[str, list[tuple[float, float]]] = {}
         """By name, the stretches of time in which its GPUs work, in Unix seconds."""
@@ -229,7 +216,9 @@ class PressureWorld:
                 nominations=lambda: self.nominations,
             ),
             reconciler=self.reconciler,
-            writer=PlanWriter(self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append),
+            writer=PlanWriter(
+                self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append, patience_seconds=0.0
+            ),
             **self.admission(),
         )
 

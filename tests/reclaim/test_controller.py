@@ -636,7 +636,7 @@ async def test_a_victim_that_works_again_before_the_next_leader_comes_is_left_al
 # --------------------------------------------------------------------------- what is observed late, or not at all
 
 
-async def test_what_was_written_counts_before_its_watch_event_comes() -> None:
+async def test_nothing_is_decided_before_what_was_written_is_observed() -> None:
     world = await waiting("c", "d")
     world.waits("another", gpus=4)
     await world.reconciled()
@@ -644,7 +644,7 @@ async def test_what_was_written_counts_before_its_watch_event_comes() -> None:
         first = await world.planned()
         second = await world.planned()
     assert len(first.made) == 1
-    assert (second.made, second.blind) == ((), "")
+    assert (second.made, second.blind) == ((), "what was written last is not seen yet")
     assert world.events.reasons("a").count("ReclaimGranted") == 1
     await gang_starts(world, minutes=3)
 

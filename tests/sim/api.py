@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import msgspec
 from scaler_sandbox.conditions import timestamp
@@ -24,18 +24,12 @@ from scaler.kube.reflector import Reflecting, State
 # ------------------------------------------------------------------------------------------------------------ the calls
 
 
-class Copy(Protocol):
-    def file(self, answer: bytes) -> None: ...
-
-
 class SimApi:
     """Implements the `MakingApi` of the product's writers. What hooks raise, the caller gets."""
 
     def __init__(self, client: SimClient, resources: Collection[Resource]) -> None:
         self._client = client
         self._resources = resources
-        self.copies: Mapping[Resource, Copy] = {}
-        """The caller's copies, by which it sees at once what it has written or read."""
         self.patches: list[tuple[str, Json]] = []
         self.writes: list[str] = []
         """As `create provisioningrequests/job-gang-gate-1`."""
@@ -45,7 +39,7 @@ class SimApi:
         """Called after each write, which stays written whatever this raises."""
 
     async def get(self, path: str) -> bytes:
-        return self._filed(*self.object_at(path))
+        return msgspec.json.encode(self.object_at(path)[1])
 
     async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         self.before_patch(path)
@@ -60,7 +54,7 @@ class SimApi:
             return msgspec.json.encode(found)
         self.patches.append((path, _copied(body)))
         self._wrote("patch", path)
-        return self._delivered(path, resource, self.object_at(base)[1])
+        return msgspec.json.encode(self.object_at(base)[1])
 
     async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
         namespace, name = body["metadata"].get("namespace", ""), body["metadata"]["name"]
@@ -69,17 +63,7 @@ class SimApi:
             raise KubeError(f"create {path}/{name}: it is there", status=409, reason="AlreadyExists")
         created = self._client.add(resource, _copied(body))
         self._wrote("create", f"{path}/{name}")
-        return self._delivered(path, resource, created)
-
-    def _delivered(self, _path: str, resource: Resource, body: Json) -> bytes:
-        """The answer to a write."""
-        return self._filed(resource, body)
-
-    def _filed(self, resource: Resource, body: Json) -> bytes:
-        answer = msgspec.json.encode(body)
-        if (copy := self.copies.get(resource)) is not None:
-            copy.file(answer)
-        return answer
+        return msgspec.json.encode(created)
 
     async def delete(self, path: str, *, uid: str = "") -> bytes:
         resource, found = self.object_at(path)
@@ -162,21 +146,15 @@ class FaultyApi(SimApi):
     async def patch(self, path: str, body: Any, *, dry_run: bool = False) -> bytes:
         self._before(path)
         self.watch(path, body)
-        return await super().patch(path, body, dry_run=dry_run)
+        return self._after(path, await super().patch(path, body, dry_run=dry_run))
 
     async def create(self, path: str, body: Any) -> bytes:
         self._before(path)
-        return await super().create(path, body)
+        return self._after(path, await super().create(path, body))
 
     async def delete(self, path: str, *, uid: str = "") -> bytes:
         self._before(path)
-        answer = await super().delete(path, uid=uid)
-        self._after(path)
-        return answer
-
-    def _delivered(self, path: str, resource: Resource, body: Json) -> bytes:
-        self._after(path)
-        return super()._delivered(path, resource, body)
+        return self._after(path, await super().delete(path, uid=uid))
 
     def _before(self, path: str) -> None:
         if self._happens(self.rates.deadly):
@@ -186,11 +164,12 @@ class FaultyApi(SimApi):
         if self._happens(self.rates.conflicts):
             self.touch(path)
 
-    def _after(self, path: str) -> None:
+    def _after(self, path: str, answer: bytes) -> bytes:
         if self._happens(self.rates.deadly):
             raise ProcessKilled
         if self._happens(self.rates.unheard):
             raise KubeError(f"{path}: the connection was lost", status=0, reason="Disconnected")
+        return answer
 
     def _happens(self, of_thousand: int) -> bool:
         return bool(of_thousand) and self.chance.randrange(1000) < of_thousand
@@ -212,7 +191,6 @@ class SimStore(ObjectCache[T]):
 
     def follow(self, bodies: Sequence[Json]) -> None:
         """Everything that is there, as a watch would bring it."""
-        self._written.clear()
         for body in bodies:
             known = self.get(*_key(body))
             if known is None or known.metadata.resource_version != body["metadata"]["resourceVersion"]:

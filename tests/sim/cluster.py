@@ -149,7 +149,7 @@ class SimCluster:
             self.copies.setdefault(resource, SimStore(kind))
         self.request_copy = RequestStore()
         self.follow()
-        copies = self.api.copies = self.copies
+        copies = self.copies
         cluster = ClusterState(
             scaled_objects=SimStore(ScalableWorkload),  # type: ignore[arg-type]
             scalable_workloads=copies[SCALABLE_WORKLOAD],

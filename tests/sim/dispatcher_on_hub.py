@@ -80,11 +80,12 @@ class LeadersApi(FaultyApi):
 
     lifetime: Lifetime
 
-    def _after(self, path: str) -> None:
-        super()._after(path)
+    def _after(self, path: str, answer: bytes) -> bytes:
+        answer = super()._after(path, answer)
         self.lifetime.writes += 1
         if self.lifetime.writes == self.lifetime.ends_after:
             raise ProcessKilled
+        return answer
 
 
 class LinkedApi(LeadersApi):
@@ -185,7 +186,6 @@ class HubDispatcher:
             for resource, kind in _KINDS.items()
         }
         copies: Any = self._copies
-        self._api.copies = self._copies
         self.connections = SimConnections({name: self._connection(name, link) for name, link in self._links.items()})
         self._look_at = self._clock.now()
         self._shown: object = None

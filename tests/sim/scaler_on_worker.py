@@ -121,7 +121,6 @@ class WorkerScaler:
         self.copies: dict[Resource, SimStore[Any]] = {
             resource: SimStore(kind, _INDEXES.get(resource, dict)()) for resource, kind in _KINDS.items()
         }
-        self.api.copies = self.copies
         self._seen: object = None
         self._evaluate_at = self._look_at = self.now
         copies, stores = self.copies, cast(Any, self.copies)
@@ -170,7 +169,7 @@ class WorkerScaler:
         self.events = SimEvents()
         api: Any = self.api
         self._reconciler = SuspensionReconciler(api, state, cache, self.events, clock=clock)
-        writer = PlanWriter(api, state.scalable_workloads.get, self.events)
+        writer = PlanWriter(api, state.scalable_workloads.get, self.events, patience_seconds=0.0)
         self.reclaim = ReclaimController(planning=planner, reconciler=self._reconciler, writer=writer)
         self.offer = OfferController(
             api=api,

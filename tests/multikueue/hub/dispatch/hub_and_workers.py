@@ -344,7 +344,7 @@ class Process:
             is_leader=self.leads,
             clock=clock,
         )
-        api = LeaderApi(hub.kube, is_leader=self.leads, copies=[self.objects.workloads])
+        api = LeaderApi(hub.kube, is_leader=self.leads)
         self.recorder = EventRecorder(hub.kube)
         self.dispatcher = Dispatcher(
             api=api,
