@@ -22,7 +22,8 @@ structlog.configure(
 
 # An example, and making it up, may take as long as a busy machine makes it.
 # How fast something is, is measured elsewhere.
-# Others are made up each time: many runs of 30 see more than one of a hundred does.
+# Others are made up each time, and many runs of 30 see more than one of a hundred does; in CI they stay the same, so
+# that what fails there is of the change.
 settings.register_profile("project", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 

@@ -224,9 +224,10 @@ _SENTENCE, _INDENT = 26, 8
 
 def folded(message: str, width: int, *, begin: int) -> str:
     """The message in lines of the width, the first from column `begin` on. No word is broken."""
-    indent = begin if width - begin >= _SENTENCE else _INDENT
+    words = message.split()
+    indent = begin if width - begin >= max([_SENTENCE, *map(len, words)]) else _INDENT
     lines, column = [""], begin
-    for word in message.split():
+    for word in words:
         if column + len(word) > width and column > indent:
             lines, column = [*lines, " " * indent], indent
         lines[-1] += f"{word} "

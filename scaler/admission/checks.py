@@ -37,13 +37,12 @@ from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
 from scaler.documents import UNREADABLE
 from scaler.idleness.durations import parse_duration
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
 from scaler.kube.reflector import Absent, Reflecting
-from scaler.kube.writes import is_written
+from scaler.kube.writes import PatchApi, is_written
 from scaler.targets.cluster_state import ObjectLister
 
 log = structlog.get_logger(__name__)

@@ -49,12 +49,11 @@ from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.watch_backoff import Backoff
-from scaler.kube.writes import log_refusal, write_all
+from scaler.kube.writes import PatchApi, log_refusal, write_all
 from scaler.placement.requests import Fits
 
 log = structlog.get_logger(__name__)

@@ -21,11 +21,11 @@ from scaler.app.wiring import Wiring, max_evaluation_age, trigger_target
 from scaler.attachment.controller import AttachmentController
 from scaler.kube.access import SERVICE_ACCOUNT
 from scaler.kube.events import EventRecorder
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.lease import LeaderElector, LeaseTiming
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.multikueue import ClusterOffer
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.dispatch.controller import Dispatcher
 from scaler.multikueue.hub.judged import judged_workloads
 from scaler.reclaim.controller import ReclaimController

@@ -8,7 +8,6 @@ from typing import Any
 from scaler.app.metrics_sink import MetricsSink
 from scaler.app.settings.model import Settings
 from scaler.kube.events import EventRecorder
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
@@ -20,6 +19,7 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.dispatch.controller import Dispatcher
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, JudgedWorkloads
 from scaler.multikueue.hub.dispatch.scores import PlacementScores

@@ -22,6 +22,7 @@ from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.transitions import LedgerEntry
 from scaler.reporting.metric_declarations import set_series
 from scaler.reporting.metrics import Metrics
+from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.waiting_reasons import ReportedReasons
 
 log = structlog.get_logger(__name__)
@@ -30,11 +31,13 @@ log = structlog.get_logger(__name__)
 class MetricsSink:
     """One method per kind of report; each is handed to the part that reports.
 
-    `has_source`: without one samples are missed at every tick, which is no news.
+    `has_source`: without one samples are missed at every tick, which is no news. `most_budgets`: of how many the names
+    are shown, which owners of policies make.
     """
 
-    def __init__(self, metrics: Metrics, *, has_source: bool = True) -> None:
+    def __init__(self, metrics: Metrics, *, has_source: bool = True, most_budgets: int = 100) -> None:
         self.metrics = metrics
+        self.budgets = BoundedNames(most_budgets)
         self._has_source = has_source
         self.reasons = ReportedReasons()
         self._counted: dict[Key, EvaluatedScaledObject] = {}
@@ -94,7 +97,7 @@ class MetricsSink:
         metrics.planning_blind.set(bool(outlook.blind))
         for each in outlook.refused:
             if each.budget:
-                metrics.budget_refusals_total.labels(each.budget).inc()
+                metrics.budget_refusals_total.labels(self.budgets.of(each.budget)).inc()
         self.reasons.planned(outlook)
         if outlook.blind:
             log.debug("nothing can be planned", because=outlook.blind)

@@ -63,7 +63,11 @@ class Runtime:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self._sink = MetricsSink(self.metrics, has_source=is_configured(settings))
+        self._sink = MetricsSink(
+            self.metrics,
+            has_source=is_configured(settings),
+            most_budgets=settings.metrics.limits().namespaces,
+        )
         self.metrics.build_info.labels(version=__version__).set(1)
         self.grpc_port = 0
         self.http_port = 0

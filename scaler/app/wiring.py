@@ -34,12 +34,12 @@ from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.relabel import DEFAULT_RULES, parse_rules
 from scaler.kube.discovery import Discovery
 from scaler.kube.events import EventRecorder
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.reflector import Reflector
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts, longest_window
 from scaler.multikueue.worker.fit_answers import LONGEST_PATIENCE, FitAnswers
 from scaler.multikueue.worker.offer_controller import OfferController
@@ -276,7 +276,7 @@ class Wiring:
     ) -> FleetCollector:
         """Every replica watches, so that the next leader knows since when Workloads have waited; only one counts."""
         cluster, queues = self.cluster, QueueNames(quota=self.planner.view.look)
-        fleet = FleetMetrics(sink.metrics, self._settings.metrics.limits(), is_reporting=is_reporting)
+        fleet = FleetMetrics(sink.metrics, self._settings.metrics.limits(), sink.budgets, is_reporting=is_reporting)
         suspensions = SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet)
         pending = PendingWorkloads(cluster, queues, sink.reasons, admitted=fleet.admitted)
         self.reflectors.workloads.subscribe(suspensions.workload_heard)

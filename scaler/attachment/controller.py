@@ -27,7 +27,6 @@ from scaler.attachment.policy import AttachmentPolicy, next_end
 from scaler.attachment.writes import Verb, Write
 from scaler.clock import SYSTEM_CLOCK, Cancellable, Clock, Turns, every
 from scaler.errors import KubeError
-from scaler.kube.leader_api import WriteApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects import idlegpu
 from scaler.kube.objects.core import Json, condition_patch, is_true
@@ -38,7 +37,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY
 from scaler.kube.reflector import Absent, Reflector
 from scaler.kube.transport import KubeTransport
-from scaler.kube.writes import is_written, write_all
+from scaler.kube.writes import WriteApi, is_written, write_all
 from scaler.targets.cluster_state import ClusterState, seconds_since_heard
 from scaler.targets.workloads import NO_TARGETS, NotifyTargets
 

@@ -62,9 +62,9 @@ class JudgedRows:
     """GPUs that are judged alike, and what they showed when that was asked for the last time."""
 
     rows: dict[Key, tuple[int, ...]] = field(default_factory=dict)
-    """By ScaledObject, or by pod."""
+    """Rows by ScaledObject, or by pod."""
     shown: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, _WIDTH)))
-    """By row, as `GpuVerdicts.compared` tells it; NaN where it was not asked yet."""
+    """What `GpuVerdicts.compared` says of each row; NaN where it was not asked yet."""
     _all: tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]] | None = None
 
     def follow(self, key: Key, rows: tuple[int, ...]) -> None:

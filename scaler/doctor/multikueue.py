@@ -22,7 +22,6 @@ from scaler.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import condition, decode
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
@@ -36,6 +35,7 @@ from scaler.kube.objects.resources import (
     Resource,
 )
 from scaler.kube.transport import KubeTransport
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.dispatch.preflight import Preflight, PreflightResult, preflight
 from scaler.multikueue.hub.dispatch.waiting import hub_cluster
 from scaler.multikueue.hub.worker_connections import kubeconfig_of

@@ -27,7 +27,7 @@ _BLANKS = [float(base + more) for base in (2**63 - 16, 2**47, 2**31 - 16) for mo
 _HALF_OF_LIMIT_WATTS = (("A30", 80.0), ("B200", 500.0), ("H100", 175.0), ("H200", 300.0))
 """Half of what boards may draw, by a part of their model's name; the lowest of its variants."""
 _HALF_OF_OTHERS_WATTS = 125.0
-"""Of an A100 with 250 W. Idle boards draw 60 to 100 W."""
+"""What an A100 with 250 W has. Idle boards draw 60 to 100 W."""
 
 
 def unexplained_watts(model: str) -> float:
@@ -36,16 +36,16 @@ def unexplained_watts(model: str) -> float:
 
 
 class Boards:
-    """By device: its power over the span of the history; by exporter of the device: the state of its energy counter."""
+    """The power of each device over the span of the history, and its energy counter at each exporter."""
 
     def __init__(self, *, slots: int, interval: timedelta) -> None:
         self._rows: dict[tuple[str, str], int] = {}
-        """Of the board, and of its counter at an exporter that is named."""
+        """The rows of boards, and of their counters at exporters that are named."""
         self._keys: list[tuple[str, str]] = []
         self._free: list[int] = []
         self._power = SampleColumns(slots=slots, interval=interval)
         self._board = np.zeros(0, np.intp)
-        """By row: the board's own."""
+        """The board's own row, by row."""
         self._values = np.full(0, np.nan)
         self._first = np.zeros(0)
         """Unix time of the first sample of the counter, of its newest one, and of the newest that differs from the one

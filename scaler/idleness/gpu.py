@@ -19,7 +19,7 @@ class Unit(StrEnum):
     PERCENT = "percent"
     WATT = "watt"
     COUNT = "count"
-    """Of a counter, of which only matters whether it grows."""
+    """A counter, of which only matters whether it grows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class Signal:
     metrics: tuple[str, ...]
     """Metric names under which exporters publish it; old and new generations of a name are listed side by side."""
     unit: Unit
-    """Of all of these metrics, or of the first one."""
+    """The unit of all of these metrics, or of the first one."""
     absent_on_mig: bool = False
     """Whether exporters do not publish it for MIG instances (NVML utilisation), so that none is expected there."""
     units: tuple[Unit, ...] = ()
-    """Of each metric, where they differ."""
+    """The unit of each metric, where they differ."""
 
     @property
     def by_unit(self) -> "Sequence[Signal]":
@@ -101,7 +101,7 @@ def utilisation_ratio(value: float, unit: Unit) -> float | None:
 
 
 def utilisation_ratios(values: NDArray[np.float64], unit: Unit) -> NDArray[np.float64]:
-    """The same of many samples, with NaN for those that are no measurements."""
+    """The ratios of many samples, with NaN for those that are no measurements."""
     return np.where((values >= 0) & (values <= _HIGHEST_MEASUREMENT), values / _UNIT_SCALE[unit], np.nan)
 
 

@@ -78,7 +78,7 @@ class History:
         self._board = np.zeros(0, np.intp)
         self._host = np.zeros(0, np.intp)
         self._is_holder = np.zeros(0, np.bool_)
-        """By row: whether it is of a MIG instance, its board, its host's hash, and whether its pod holds GPUs here."""
+        """Whether a row is of a MIG instance, its board, its host's hash, and whether its pod holds GPUs here."""
         self.boards = Boards(slots=self.slots, interval=interval)
         self._shared: set[str] = set()
         """Boards with more than one row."""
@@ -87,7 +87,7 @@ class History:
         self._pairs: tuple[Rows, Rows] | None = None
         """Rows, each with one of its counters. Both are None after a change."""
         self._doubts: dict[tuple[object, ...], NDArray[Any]] = {}
-        """By question, of every row; forgotten when anything changes that it rests on."""
+        """The answers to questions about every row; forgotten when anything changes that they rest on."""
 
     @property
     def slots(self) -> int:
@@ -289,7 +289,7 @@ class History:
             each[(each == Code.IDLE) & is_percent[name] & is_fraction] = Code.MISREAD
 
     def windows(self, rows: Rows, *, length: timedelta, end: datetime) -> Iterator[tuple[str, NDArray[np.float64]]]:
-        """By signal, of these rows: the peak as a ratio, -1 without one, the slots covered, and all slots.
+        """What these rows show, by signal: the peak as a ratio, -1 without one, the slots covered, and all slots.
 
         Shape: (3, rows). No slots where the signal is not expected, or has never reported.
         """

@@ -147,7 +147,7 @@ def _parse_day_time(text: str) -> DayTime:
 
 
 def parse_time(text: str) -> time:
-    """Of `9:00`. Raises: ValueError."""
+    """The time of day that `9:00` means. Raises: ValueError."""
     if not re.fullmatch(_CLOCK, text):
         raise ValueError(f"{text!r} is not a time of day; write for example '22:00', with quotes")
     hour, _, minute = text.partition(":")
@@ -155,7 +155,7 @@ def parse_time(text: str) -> time:
 
 
 def _parse_days(text: str | None) -> frozenset[Weekday]:
-    """Of `Mon,Wed-Fri`, which may go on over the end of the week."""
+    """The days of `Mon,Wed-Fri`, which may go on over the end of the week."""
     if text is None:
         return frozenset(Weekday)
     days: set[Weekday] = set()

@@ -17,7 +17,7 @@ from scaler.idleness.hours import parse_day_times, parse_hours
 LONGEST_VALUE = 60
 """Characters. No sensible value is longer, and an error that repeats it has to fit a gRPC trailer and an Event."""
 LONGEST_LIST = 500
-"""The same of a value with several parts."""
+"""Characters of a value with several parts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class UnknownReason(StrEnum):
     """More GPUs report for the pod than it requests, or from a host that may not be its Node: whose the series are is
     not to be trusted."""
     SHARED_GPU = "SharedGPU"
-    """The same device reports for several pods at once; per-pod readings of a shared GPU can be false zeros."""
+    """One device reports for several pods at once; per-pod readings of a shared GPU can be false zeros."""
     NO_GPU_PODS = "NoGPUPods"
     """No pod of the target holds a GPU as far as is known here, so there is nothing to judge."""
     SOURCE_UNAVAILABLE = "SourceUnavailable"

@@ -41,7 +41,7 @@ class RelabelRule:
     source_labels: tuple[str, ...]
     separator: str
     regex: Any
-    """Of `re2`, which has no types: `^(?s:…)$`, as Prometheus compiles it; or an `_AnyText`."""
+    """A pattern of `re2`, which has no types: `^(?s:…)$`, as Prometheus compiles it; or an `_AnyText`."""
     modulus: int
     target_label: str
     target: Template
@@ -314,7 +314,10 @@ def _compiled(regex: str) -> Any:
 
 
 def _group_names(regex: str) -> tuple[str, ...]:
-    """By number: the whole match, which has none, and every group; several may share a name. Raises: ValueError."""
+    """Names by number: of the whole match, which has none, and of every group; several may share one.
+
+    Raises: ValueError.
+    """
     names = ("", *(group[1] or "" for group in _GROUP.finditer(_LITERAL.sub(".", regex))))
     if r"\C" in _LITERAL.findall(regex):
         raise ValueError(rf"regex {regex!r} cannot be used: \C matches single bytes; write a dot")

@@ -55,7 +55,7 @@ class RemoteAnswer:
     """When the newest of its GPU pods' containers started running; None where not all run."""
     gpus: int = 0
     evidence: Sequence[Mapping[str, Any]] = field(default=(), compare=False, repr=False)
-    """By GPU, as in the status of a ScalableWorkload."""
+    """What each GPU shows, as in the status of a ScalableWorkload."""
 
     def verdict_by(self, policy: Policy) -> WorkloadVerdict:
         return WorkloadVerdict(verdict=self._verdict(policy), remote=self)

@@ -78,7 +78,7 @@ class GpuEvidence:
     model: str
     verdict: Verdict
     windows: Mapping[str, Window]
-    """By signal name."""
+    """Windows by the name of the signal."""
     last_active_at: datetime | None = None
     """End of the newest interval with work on any signal, as far back as samples are kept."""
     unseen_until: datetime | None = None
@@ -114,7 +114,7 @@ class WorkloadVerdict:
     verdict: Verdict
     gpus: Sequence[GpuEvidence] = ()
     remote: RemoteEvidence | None = None
-    """Of one that runs on another cluster; its GPUs are not seen here."""
+    """What the cluster says on which it runs, if that is another one; its GPUs are not seen here."""
 
     @property
     def is_single_witness(self) -> bool:
@@ -155,7 +155,7 @@ OWN_QUIET = frozenset({Code.IDLE, Code.DEVICE_WORKS, Code.FROZEN, Code.POWER})
 """GPUs whose own samples show that they are idle."""
 
 Codes = NDArray[np.uint8]
-"""Of `Code`, one a row."""
+"""An array of `Code`, one a row."""
 
 
 def signal_codes(windows: WindowColumns, *, above_ratio: float, trust: Trust, end: datetime) -> Codes:
@@ -245,7 +245,7 @@ class GpuVerdicts:
         return np.column_stack([self.codes, np.where(is_quiet, since, np.inf), unexplained, self.is_lone_witness])
 
     def windows_at(self, position: int) -> SignalWindows:
-        """Of the signals that are expected of the GPU."""
+        """The windows of the signals that are expected of the GPU."""
         expected = {
             name: windows for name, windows in self.windows.items() if self.signals[name].item(position) != Code.ABSENT
         }

@@ -130,7 +130,7 @@ class SampleColumns:
         self.last_samples: Floats = np.zeros(0)
         """Unix seconds of the newest sample of each row, also of one that was refused as too late; -inf without one."""
         self.newest: Floats = np.zeros(0)
-        """The same without those that were refused."""
+        """Unix seconds of the newest sample of each row that was not refused."""
         self.has_reported = np.zeros(0, np.bool_)
         """Whether the signal ever reported for the row, blanks included."""
         self.is_percent = np.zeros(0, np.bool_)

@@ -1,22 +1,79 @@
-"""Many writes at once, and what becomes of those that the API refuses.
+"""How the leader writes: only while it leads, many at once, and what becomes of what the API refuses.
+
+A leader is stopped when its Lease is lost, but a process that was suspended for a while, or whose event loop hung, goes
+on in the middle of what it was doing.
 
 Laws:
 
+* Leadership is checked before every write, and not only when the work began. Who has lost the Lease ends what it was
+  doing: that error is raised.
 * A write that is refused is not repeated here: the next tick looks again and decides anew. What is outdated is no error
   and logged as debug; anything else is a warning.
-* Who has lost the Lease ends what it was doing: that error is raised.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import structlog
 
-from scaler.errors import KubeError
+from scaler.errors import NOT_LEADING, KubeError
+from scaler.kube.transport import KubeTransport
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class PatchApi(Protocol):
+    """As much of the Kubernetes API as reconciling needs. A KubeTransport is one."""
+
+    async def get(self, path: str) -> bytes:
+        """The object. Raises: KubeError."""
+
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
+        """The object as changed by a JSON merge patch, or as it would be. Raises: KubeError."""
+
+
+class WriteApi(PatchApi, Protocol):
+    """A `PatchApi` for those who also make objects and remove them. A KubeTransport is one, too."""
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        """The created object. Raises: KubeError; 409 where there is one of that name."""
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        """The object as deleted, or a Status. Raises: KubeError; 409 where the object has another uid."""
+
+
+class LeaderApi:
+    """A `WriteApi` that writes only while this replica leads."""
+
+    def __init__(self, transport: KubeTransport, *, is_leader: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._is_leader = is_leader
+
+    async def get(self, path: str) -> bytes:
+        return await self._transport.get(path)
+
+    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
+        """Raises: KubeError, with the reason NotLeading where the Lease was lost meanwhile; nothing is sent then."""
+        self._check(f"patch {path}")
+        return await self._transport.patch(path, body, dry_run=dry_run)
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
+        self._check(f"create {path}")
+        return await self._transport.create(path, body)
+
+    async def delete(self, path: str, *, uid: str = "") -> bytes:
+        self._check(f"delete {path}")
+        return await self._transport.delete(path, uid=uid)
+
+    def _check(self, what: str) -> None:
+        """Raises: KubeError unless this replica leads."""
+        if not self._is_leader():
+            raise KubeError(
+                f"{what}: not sent, because this replica no longer leads; its successor does what is left to do",
+                reason=NOT_LEADING,
+            )
 
 
 def log_refusal(log: structlog.stdlib.BoundLogger, event: str, error: KubeError, /, **about: object) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.errors import KubeError
-from scaler.kube.leader_api import PatchApi
+from scaler.kube.writes import PatchApi
 from scaler.notifications.message import Details, content
 from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_notified, pending
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule

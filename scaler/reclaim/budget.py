@@ -14,8 +14,8 @@ minutes, one with two victims 40, and one with three is never admitted.
 The tempting alternative, to take as many victims as there is room for, suspends work for a gang that then does not fit.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
@@ -72,8 +72,8 @@ class Suspension:
 class Spending:
     """The budgets that there are, and the suspensions that spend them."""
 
-    budgets: Mapping[str, Budget] = field(default_factory=dict)
-    """All budgets by name."""
+    budgets: Sequence[Budget] = ()
+    """All budgets. Workloads that share one may say different limits of it: each of these has to have room."""
     suspensions: tuple[Suspension, ...] = ()
 
     def after(self, victims: Iterable[BudgetedWorkload], now: datetime) -> "Spending":
@@ -149,8 +149,9 @@ def budget_check(spending: Spending, now: datetime) -> BudgetCheck:
 
 
 def _refusals(spending: Spending, victims: Collection[BudgetedWorkload], now: datetime) -> Iterator[BudgetExhausted]:
-    for name in sorted({name for each in victims for name in each.budgets}):
-        budget, keys = spending.budgets[name], {each.key for each in victims if name in each.budgets}
+    names = {name for each in victims for name in each.budgets}
+    for budget in (each for each in spending.budgets if each.name in names):
+        name, keys = budget.name, {each.key for each in victims if budget.name in each.budgets}
         expiries = spending.expiries(budget, now, but=keys)
         if len(expiries) + len(keys) > budget.most:
             when = "at once" if budget.period is None else f"within {format_duration(budget.period)}"

@@ -32,7 +32,7 @@ from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.reclaim.costs import CostWeights, cost_of
-from scaler.reclaim.policy_budgets import budgets_by_name
+from scaler.reclaim.policy_budgets import budgets_of, names_of
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import scalable_workload_ref
@@ -209,7 +209,7 @@ def _candidate(
         gpus=gpus,
         cost=cost,
         cluster_queue=workload.held.cluster_queue,
-        budgets=tuple(budgets_by_name(scalable.metadata.namespace, decisions)),
+        budgets=names_of(budgets_of(scalable.metadata.namespace, decisions)),
         saved_at=saved_at,
     )
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import structlog
 
@@ -33,6 +33,7 @@ from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.targets.target_state import Seeks
 
 log = structlog.get_logger(__name__)
+T = TypeVar("T")
 
 _INTERVAL = timedelta(seconds=5)
 _GANGS_AT_ONCE = 4
@@ -100,7 +101,9 @@ class ReclaimController:
         for scalable in self.grant_cleanup.due():
             await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
         for plan in standing:
-            await self._try(self.executor.carry_out(plan, standing, state, now), about=plan.grant.plan)
+            made = await self._try(self.executor.carry_out(plan, standing, state, now), about=plan.grant.plan)
+            if made is not None and not isinstance(state, NotSynced):
+                state = _after(state, made)
         if isinstance(state, NotSynced):
             return ReclaimReport(at=now, blind=state.reason, standing=tuple(standing))
         found = await self._new_plans(state, standing)
@@ -112,14 +115,15 @@ class ReclaimController:
             reclaimable_gpus=sum(each.gpus for each in state.candidates),
         )
 
-    async def _try(self, work: Awaitable[None], *, about: str) -> None:
+    async def _try(self, work: Awaitable[T], *, about: str) -> T | None:
         """Do it, and go on with the next one where it fails: the next tick finds what is left to do."""
         try:
-            await work
+            return await work
         except KubeError as error:
             log_refusal(log, "plan not executed; retried", error, about=about)
         except Exception:
             log.exception("plan execution failed", about=about)
+        return None
 
     # ------------------------------------------------------------------------------------------------------ new plans
 
@@ -166,7 +170,7 @@ class ReclaimController:
             looked_at[plan_scope] += 1
             if looked_at[plan_scope] >= _GANGS_AT_ONCE:
                 closed.add(plan_scope)
-            found = await self.executor.backoff.propose(target, state, gang, state.candidates)
+            found = self.executor.permitted(await self.executor.backoff.propose(target, state, gang, state.candidates))
             answers.append(found)
             if isinstance(found, ReclaimPlan):
                 closed.add(plan_scope)

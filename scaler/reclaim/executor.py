@@ -173,41 +173,60 @@ class PlanExecutor:
         self._deactivated = {plan: until for plan, until in self._deactivated.items() if plan in plans}
         return standing
 
+    def permitted(self, found: ReclaimPlan | NoPlan) -> ReclaimPlan | NoPlan:
+        """The plan, whose victims count in their budgets from now on; none where these have no room any more.
+
+        Others may have spent them while the plan was found.
+        """
+        if isinstance(found, NoPlan):
+            return found
+        refused = self.planning.policy_budgets.refuses_plan([each.member for each in found.victims])
+        if refused is None:
+            return found
+        return NoPlan(gang=found.gang, why=NoPlanReason.BUDGET_EXHAUSTED, message=refused.words, budget=refused.budget)
+
     async def carry_out(
         self, plan: ActivePlan, standing: Sequence[ActivePlan], state: PlanningSnapshot | NotSynced, now: datetime
-    ) -> None:
-        """Do what is to be done about one of the standing plans. Raises: KubeError; try again later."""
+    ) -> ReclaimPlan | None:
+        """Do what is to be done about one of the standing plans; the plan by which it is replaced, if there is one.
+
+        Raises: KubeError; try again later.
+        """
         successor = next((each for each in standing if _supersedes(each, plan)), None)
         if successor is not None:
             await self.writer.hand_over(plan, successor.grant, now)
         elif not any(_supersedes(plan, each) for each in standing):
-            await self._carry_on(plan, state, now)
+            return await self._carry_on(plan, state, now)
+        return None
 
-    async def _carry_on(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> None:
+    async def _carry_on(
+        self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime
+    ) -> ReclaimPlan | None:
         plan = await self._with_its_time(plan)
         step = next_transition(plan.grant, plan.gang_state, plan.victims, now=now)
         plan = await self.writer.record(plan, now=now)
         if await self._is_lost(plan, step, state):
             step = PlanTransition(action=PlanAction.RECONSIDER, ending=_LOST[plan.grant.seeks])
-        await self._take(step, plan, state, now)
+        return await self._take(step, plan, state, now)
 
     async def _take(
         self, step: PlanTransition, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime
-    ) -> None:
+    ) -> ReclaimPlan | None:
         match step.action:
             case PlanAction.WAIT:
-                return
+                pass
             case PlanAction.FINISH if plan.is_handed_over or now >= plan.grant.expires_at:
                 await self.writer.finish(plan, step, now)
             case PlanAction.WATCH | PlanAction.FINISH:
                 if step.about:
                     await self.writer.drop(plan, step.about, step, now)
             case PlanAction.COMMIT:
-                await self._commit(plan, state, now)
+                return await self._commit(plan, state, now)
             case PlanAction.RECONSIDER:
-                await self._reconsider(plan, step, state, now)
+                return await self._reconsider(plan, step, state, now)
             case PlanAction.RELEASE:
                 await self._release(plan, step, now)
+        return None
 
     async def _with_its_time(self, plan: ActivePlan) -> ActivePlan:
         """The plan with as much time for its gang as every plan has, from its last deactivation on."""
@@ -217,24 +236,27 @@ class PlanExecutor:
         until = _whole(last + self.planning.policy.grant_for)
         return await self.writer.extend(plan, until=until) if until > plan.grant.expires_at else plan
 
-    async def _commit(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> None:
+    async def _commit(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> ReclaimPlan | None:
         seen = self._seen(plan, state)
         if seen is None or now < self._deactivated.get(plan.grant.plan, now):
-            return
+            return None
         gang, why = seen.snapshot.workload(plan.grant.gang), "the gang is not known any more"
         if gang is not None:
             why = await self._target(plan).why_not(plan, seen, gang, self._willing(plan, seen))
         if why:
             log.info("plan is not valid any more", plan=plan.grant.plan, because=why)
             step = PlanTransition(action=PlanAction.RELEASE, ending=PlanEndReason.NO_LONGER_HOLDS)
-            await (self._reconsider(plan, step, seen, now) if plan.is_begun else self._release(plan, step, now))
-            return
+            if plan.is_begun:
+                return await self._reconsider(plan, step, seen, now)
+            await self._release(plan, step, now)
+            return None
         ready = [each.scalable for each in plan.holders if each.scalable and not each.is_deactivated]
         is_so = await self.writer.grants.is_unchanged(ready, plan.grant.plan)
         if not is_so or not self._is_still_due(plan, now):
-            return  # one of them was scaled up or annotated a moment ago: the next tick sees that, too
+            return None  # one of them was scaled up or annotated a moment ago: the next tick sees that, too
         await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
         self._deactivated[plan.grant.plan] = now + _HEARD_WITHIN
+        return None
 
     def _seen(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced) -> PlanningSnapshot | None:
         """The state, where it says enough to foresee what becomes of the gang; else what was begun stays as it is."""
@@ -259,33 +281,37 @@ class PlanExecutor:
 
     async def _reconsider(
         self, plan: ActivePlan, step: PlanTransition, state: PlanningSnapshot | NotSynced, now: datetime
-    ) -> None:
+    ) -> ReclaimPlan | None:
         """After victims were deactivated: is the gang served without the others, or what else would do?"""
         seen = self._seen(plan, state)
         if seen is None:
             if now >= plan.grant.expires_at:  # no workload stays suspended for a gang whose time is up
                 await self._release(plan, step, now)
-            return
+            return None
         if (
             step.ending is PlanEndReason.NOT_RESERVED
             and not step.about
             and self._target(plan).is_being_served(plan, seen)
         ):
             await self.writer.extend(plan, until=_whole(now + self.planning.policy.grant_for))
-            return
+            return None
         self.backoff.back_off_victims(step, now)
         gang = seen.snapshot.workload(plan.grant.gang)
         candidates = [*seen.candidates, *self._willing(plan, seen)]
         found = await self.backoff.propose(self._target(plan), seen, gang, candidates) if gang is not None else None
+        if found is not None and self._replanned[plan.grant.gang_uid] < _REPLANS:
+            found = self.permitted(found)
         if isinstance(found, ReclaimPlan) and self._replanned[plan.grant.gang_uid] < _REPLANS:
             self._replanned[plan.grant.gang_uid] += 1
             until = now + found.hooks_take + self.planning.policy.grant_for
             await self.writer.replace(plan, found, step, now=now, until=until)
-        elif fits_already(found) and step.ending is not PlanEndReason.NOT_RESERVED:
+            return found
+        if fits_already(found) and step.ending is not PlanEndReason.NOT_RESERVED:
             others = [victim.name for victim in plan.holders if not victim.stays]
             await self.writer.drop(plan, others, step, now)
         else:
             await self._release(plan, step, now)
+        return None
 
     async def _release(self, plan: ActivePlan, step: PlanTransition, now: datetime) -> None:
         was_in_vain = plan.is_begun and step.ending in {PlanEndReason.NOT_RESERVED, PlanEndReason.NODES_TAKEN}

@@ -19,10 +19,10 @@ from typing import Any
 
 from scaler.decision.decision_cache import Key
 from scaler.errors import KubeError
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.writes import PatchApi
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.workloads import grant_of
 

@@ -4,6 +4,7 @@ spends it by warnings; plans spend it by their victims.
 | a workload of the budget                             | at once | in its period                   |
 |------------------------------------------------------|---------|---------------------------------|
 | is at 0, or it is not known whether                  | counts  | counts, at an unknown time ever |
+| had it, and its triggers cannot be read any more     | counts  | counts for ever                 |
 | is a victim of a plan                                | counts  | counts                          |
 | is warned, and time alone suspends it after that     | counts  | counts                          |
 | was suspended and has come back                      | –       | counts                          |
@@ -11,23 +12,25 @@ spends it by warnings; plans spend it by their victims.
 Laws:
 
 * A budget is shared by all workloads that have it from the same policy; without a policy, by those of their namespace.
-* A warning that was given counts before any evaluation shows it: two that are given at once never share one place.
+* Of several limits of one budget, which triggers of one namespace may say, each has to have room.
+* A warning that was given, and a plan that was permitted, count before any evaluation shows it: two that are given at
+  once never share one place.
 * A new leader gives none before an evaluation that began after it led: it shows what the leader before has given.
-* Suspensions are counted from what the API has, so that a restart forgets none. A grant counts from when it is written,
-  whatever the latest evaluation shows.
+* Suspensions are counted from what the API has, so that a restart forgets none. A grant counts whatever the latest
+  evaluation shows.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from scaler.decision.decision import Decision, valid_warning
-from scaler.decision.decision_cache import DecisionCache, Key
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.describe import prevailing
 from scaler.idleness.policy import FIELDS, EnforcementMode, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.reclaim.budget import Budget, BudgetedWorkload, Spending, Suspension, budget_check
+from scaler.reclaim.budget import Budget, BudgetedWorkload, BudgetExhausted, Spending, Suspension, budget_check
 from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.target_state import Phase
 
@@ -37,8 +40,8 @@ _UNSEEN = timedelta(minutes=2)
 """How long a warning counts that no evaluation has shown: longer than the API's news may take without being missed."""
 
 
-def budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
-    """Those of one workload. Two of the same name are the same budget."""
+def _budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
+    """Those of one workload by one of its triggers."""
     at_once, per_period = policy.suspended_at_once, policy.suspended_per_period
     found = []
     if at_once is not None:
@@ -49,8 +52,14 @@ def budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
     return tuple(found)
 
 
-def budgets_by_name(namespace: str, decisions: Iterable[Decision]) -> Mapping[str, Budget]:
-    return {each.name: each for decision in decisions for each in budgets_of(namespace, decision.policy)}
+def budgets_of(namespace: str, decisions: Iterable[Decision]) -> tuple[Budget, ...]:
+    """Those of a workload by all its triggers. Two of the same name are the same budget, with two limits."""
+    found = (each for decision in decisions for each in _budgets_of(namespace, decision.policy))
+    return tuple(dict.fromkeys(found))
+
+
+def names_of(budgets: Iterable[Budget]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.name for each in budgets))
 
 
 def _name_of(field_name: str, namespace: str, policy: Policy) -> str:
@@ -62,12 +71,16 @@ def _name_of(field_name: str, namespace: str, policy: Policy) -> str:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
     workload: BudgetedWorkload
-    budgets: Mapping[str, Budget]
+    budgets: tuple[Budget, ...]
     decision: Decision
+    is_readable: bool = True
+    """Whether its triggers can be read still."""
 
     def spent(self, now: datetime, *, is_granted: bool) -> Suspension | None:
         """What it takes from its budgets; None where that is nothing."""
         target, policy = self.decision.target, self.decision.policy
+        if not self.is_readable:
+            return Suspension(member=self.workload, at=None)
         if target.doubt is not None and target.doubt.reason is UnknownReason.STALE_CLUSTER_VIEW:
             return Suspension(member=self.workload, at=None)
         if target.desired_replicas == 0 and target.phase is not Phase.FINISHED:
@@ -96,7 +109,7 @@ class PolicyBudgets:
     _keys: dict[str, set[Key]] = field(default_factory=dict, init=False)
     """The ScaledObjects of the workloads that have a budget, by its name."""
     _unseen: dict[Key, datetime] = field(default_factory=dict, init=False)
-    """When warnings were given that no evaluation has shown yet."""
+    """When warnings were given, or plans permitted, that no evaluation has shown yet."""
     _waiting: dict[Key, datetime] = field(default_factory=dict, init=False)
     """Since when those are idle whose warning waits for a budget."""
     _counts_from: datetime | None = field(default=None, init=False)
@@ -123,6 +136,16 @@ class PolicyBudgets:
         self._unseen[key] = self.clock()
         return True
 
+    def refuses_plan(self, victims: Collection[BudgetedWorkload]) -> BudgetExhausted | None:
+        """Why these may not be granted to a plan now; None where they may. If so, they count from now on."""
+        now = self.clock()
+        refused = budget_check(self.spending(now), now)(victims)
+        if refused is None:
+            keys = {each.key for each in victims if each.budgets}
+            granted = (key for key, member in self._members.items() if member.workload.key in keys)
+            self._unseen |= dict.fromkeys(granted, now)
+        return refused
+
     def next_in_line(self) -> list[Key]:
         """Those that wait for a budget which has room for them now, the longest idle first."""
         self._refresh()
@@ -131,33 +154,36 @@ class PolicyBudgets:
         ready, full = [], set[str]()
         for key in sorted(self._waiting, key=lambda each: (self._waiting[each], each)):
             member = self._members.get(key)
-            if member is None or not full.isdisjoint(member.budgets):
+            if member is None or not full.isdisjoint(member.workload.budgets):
                 continue
             if self._has_room(key, member):
                 ready.append(key)
-            full.update(member.budgets)
+            full.update(member.workload.budgets)
         return ready
 
     def spending(self, now: datetime) -> Spending:
         """The budgets that there are, and what was spent of them."""
         self._refresh()
-        return self._spending((each.budgets for each in self._members.values()), self._members, now)
+        return self._spending(self._members, now)
 
     def _is_current(self) -> bool:
         evaluation, begin = self.decisions.evaluation, self._counts_from
         return begin is None or (evaluation is not None and evaluation.at >= begin)
 
     def _has_room(self, key: Key, member: _Member) -> bool:
-        others = {each for name in member.budgets for each in self._keys[name]} - {key}
+        sharing = {each for name in member.workload.budgets for each in self._keys[name]}
         now = self.clock()
-        return budget_check(self._spending([member.budgets], others, now), now)([member.workload]) is None
+        return budget_check(self._spending(sharing, now, but=key), now)([member.workload]) is None
 
-    def _spending(self, budgets: Iterable[Mapping[str, Budget]], spent_by: Collection[Key], now: datetime) -> Spending:
-        found = {name: each for some in budgets for name, each in some.items()}
-        counted = {name: replace(each, population=len(self._keys[name])) for name, each in found.items()}
-        return Spending(budgets=counted, suspensions=tuple(self._spent(spent_by, now)))
+    def _spending(self, keys: Iterable[Key], now: datetime, *, but: Key | None = None) -> Spending:
+        """The budgets of these, and what they spent; `but` one has spent nothing."""
+        keys = tuple(keys)
+        found = dict.fromkeys(each for key in keys for each in self._members[key].budgets)
+        counted = (replace(each, population=len(self._keys[each.name])) for each in found)
+        budgets = tuple(sorted(counted, key=lambda each: (each.name, -each.most, str(each.period))))
+        return Spending(budgets=budgets, suspensions=tuple(self._spent((x for x in keys if x != but), now)))
 
-    def _spent(self, keys: Collection[Key], now: datetime) -> Iterator[Suspension]:
+    def _spent(self, keys: Iterable[Key], now: datetime) -> Iterator[Suspension]:
         for key in keys:
             member = self._members[key]
             spent = member.spent(now, is_granted=self.is_granted(member.workload.key))
@@ -173,26 +199,33 @@ class PolicyBudgets:
         keys = self._changes | (self._members.keys() - entries.keys())
         self._changes.clear()
         for key in keys:
-            self._forget(key)
-            entry = entries.get(key)
-            decision = prevailing(list(entry.triggers.values())) if entry is not None else None
-            budgets = budgets_by_name(key[0], entry.triggers.values()) if entry is not None else {}
-            if entry is None or decision is None or not budgets:
+            before, entry = self._forget(key), entries.get(key)
+            member = _member(key[0], entry, before) if entry is not None else None
+            if member is None or member.decision.idle_since is None:
                 self._waiting.pop(key, None)
-                continue
-            workload = BudgetedWorkload(namespace=key[0], name=_name(entry.target), budgets=tuple(budgets))
-            self._members[key] = _Member(workload=workload, budgets=budgets, decision=decision)
-            for name in budgets:
-                self._keys.setdefault(name, set()).add(key)
-            if decision.idle_since is None:
-                self._waiting.pop(key, None)
+            if member is not None:
+                self._members[key] = member
+                for name in member.workload.budgets:
+                    self._keys.setdefault(name, set()).add(key)
 
-    def _forget(self, key: Key) -> None:
+    def _forget(self, key: Key) -> _Member | None:
         member = self._members.pop(key, None)
-        for name in member.budgets if member is not None else ():
+        for name in member.workload.budgets if member is not None else ():
             self._keys[name].discard(key)
             if not self._keys[name]:
                 del self._keys[name]
+        return member
+
+
+def _member(namespace: str, entry: EvaluatedScaledObject, before: _Member | None) -> _Member | None:
+    """None for a workload without a budget."""
+    decision, budgets = prevailing(list(entry.triggers.values())), budgets_of(namespace, entry.triggers.values())
+    if decision is None and entry.problems and before is not None:
+        return replace(before, is_readable=False)
+    if decision is None or not budgets:
+        return None
+    workload = BudgetedWorkload(namespace=namespace, name=_name(entry.target), budgets=names_of(budgets))
+    return _Member(workload=workload, budgets=budgets, decision=decision)
 
 
 def _name(target: ScaleTargetRef) -> str:

@@ -12,10 +12,9 @@ from typing import ClassVar
 import structlog
 
 from scaler.clock import every
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
-from scaler.kube.writes import is_written
+from scaler.kube.writes import PatchApi, is_written
 from scaler.reclaim.wake_planner import Key, SuspendedWorkload, WakePlan, WakePlanner
 from scaler.targets.target_state import WakeCause
 from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time

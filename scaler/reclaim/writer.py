@@ -21,10 +21,10 @@ from scaler.decision.describe import timestamp
 from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
+from scaler.kube.writes import PatchApi
 from scaler.quota.model import QuotaWorkload
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus, entry_status, split_key
 from scaler.reclaim.candidates import times_reclaimed

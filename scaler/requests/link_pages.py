@@ -28,10 +28,10 @@ from aiohttp import web
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT
+from scaler.kube.writes import PatchApi
 from scaler.requests.links import PATH, Link, LinkError, Links, LinkVerb
 
 log = structlog.get_logger(__name__)

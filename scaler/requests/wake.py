@@ -35,10 +35,10 @@ from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.describe import prevailing
 from scaler.decision.reasons import CandidateState
 from scaler.errors import KubeError, QueryError
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
 from scaler.kube.reviews import AccessReviews, AuthenticatedUser, ResourceAttributes, TokenReviews
+from scaler.kube.writes import PatchApi
 from scaler.targets.target_state import WakeCause
 from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION, Asker, wake_time
 

@@ -36,12 +36,11 @@ from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
-from scaler.kube.writes import is_written
+from scaler.kube.writes import PatchApi, is_written
 from scaler.suspension.hooks import Hook, HookCall, HookConfig, HookProgress, run_id
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import is_scalable_workload

@@ -38,12 +38,11 @@ from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
-from scaler.kube.writes import log_refusal
+from scaler.kube.writes import PatchApi, log_refusal
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_gate import FeatureGate, FeatureGateProbe, FeatureGateStatus
 from scaler.suspension.priority_boost import (

@@ -25,8 +25,8 @@ import structlog
 
 from scaler.errors import KubeError
 from scaler.kube.api_requests import NO_ANSWER
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.resources import WORKLOAD
+from scaler.kube.writes import PatchApi
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.priority_boost import BoostSwitch, PriorityBoost
 from scaler.targets.target_state import ObservedWorkload

@@ -24,11 +24,11 @@ from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject,
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.errors import KubeError, MetadataError
 from scaler.idleness.policy import Overrides
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
+from scaler.kube.writes import PatchApi
 from scaler.targets.cluster_state import ClusterState
 
 log = structlog.get_logger(__name__)

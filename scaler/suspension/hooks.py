@@ -33,8 +33,8 @@ from scaler.documents import document, read_text
 from scaler.errors import ConfigurationError, KubeError, ScalerError
 from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.kube.discovery import Discovery
-from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.resources import SCALED_OBJECT, Resource
+from scaler.kube.writes import WriteApi
 from scaler.webhook import Receiver, SendError, post_signed
 
 _ATTEMPT = timedelta(seconds=10)

@@ -20,10 +20,10 @@ import msgspec
 from scaler.decision.decision_cache import Key
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import ConfigMap
 from scaler.kube.objects.resources import CONFIG_MAP
+from scaler.kube.writes import WriteApi
 from scaler.suspension.keeps import WEEK, Keep, recent
 
 SUFFIX = "-keeps"

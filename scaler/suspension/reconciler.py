@@ -39,13 +39,12 @@ from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import ObjectMeta, decode, last_writer
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
-from scaler.kube.writes import log_refusal
+from scaler.kube.writes import WriteApi, log_refusal
 from scaler.suspension.direct import DirectActuator
 from scaler.suspension.keep_record import SUFFIX, KeepRecord
 from scaler.suspension.keeps import KEEPS_ANNOTATION, Settled, encode_keeps, settle

@@ -29,10 +29,9 @@ from scaler.decision.reasons import DecisionReason
 from scaler.errors import KubeError
 from scaler.idleness.pods import TERMINAL
 from scaler.idleness.verdict import Unknown
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.core import Pod, stamp
 from scaler.kube.objects.resources import POD
-from scaler.kube.writes import write_all
+from scaler.kube.writes import PatchApi, write_all
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.workloads import SUSPEND_AT, instant_of
 

@@ -73,10 +73,11 @@ async def test_an_idle_job_makes_room_for_a_gang_and_comes_back_when_woken(ours:
             SCALABLE_WORKLOAD, TEAM, "idle", {"metadata": {"annotations": {WAKE_ANNOTATION: "true"}}}
         )
         await ours.sees(lambda: is_at(ours, "idle", "WaitingForQuota", 1), "a job that waits for its quota")
+        states = lambda: [each["state"] for each in ours.status("idle")["history"]]  # noqa: E731
+        await ours.sees(lambda: "Waking" in states(), "a wake-up in its history")
         ours.works("idle")
         await ours.world.delete(JOB, TEAM, "gang")
         await ours.sees(lambda: is_at(ours, "idle", "Running", 1), "a job that is back")
-        assert "Waking" in [each["state"] for each in ours.status("idle")["history"]]
 
 
 @pytest.mark.slow

@@ -5,7 +5,10 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from scaler.idleness.window import EARLIEST_SLOT, EMPTY, JITTER, STEPS, Window, as_stored
+from scaler.idleness.window import EARLIEST_SLOT, EMPTY, Window, as_stored
+
+JITTER, STEPS = 0.25, 256
+"""As the code has them that is held to this oracle: written here once more, so that neither changes unseen."""
 
 
 class Ring:

@@ -46,6 +46,12 @@ def coverage(shown: Window) -> tuple[int, int, int]:
 # ------------------------------------------------------------------------------------------------------------ coverage
 
 
+def test_what_a_slot_held_before_its_turn_came_again_says_nothing_about_its_holes() -> None:
+    """Neither the place of its last sample, nor that of its first one."""
+    assert coverage(row(29, 60, 120, 180, slots=4).window(at(209), timedelta(seconds=119))) == (2, 4, 1)
+    assert coverage(row(0, 60, 149, slots=4).window(at(149), timedelta(seconds=119))) == (1, 4, 2)
+
+
 def test_a_window_counts_collection_intervals_and_its_highest_sample() -> None:
     made = row(10, 25)
     made.add(100, 0.4)

@@ -15,9 +15,9 @@ from virtual_clock import VirtualClock
 from scaler.decision.decision import Active, Inactive
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import DecisionReason
-from scaler.kube.leader_api import LeaderApi, PatchApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.writes import LeaderApi, PatchApi
 from scaler.notifications.controller import NotificationController, Notifications
 from scaler.notifications.message import Details
 from scaler.notifications.senders import Content

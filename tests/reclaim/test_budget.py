@@ -37,7 +37,7 @@ def hourly(most: int, name: str = "few") -> Budget:
 
 
 def spent(budgets: Sequence[Budget], suspensions: Sequence[Suspension]) -> Spending:
-    return Spending(budgets={each.name: each for each in budgets}, suspensions=tuple(suspensions))
+    return Spending(budgets=tuple(budgets), suspensions=tuple(suspensions))
 
 
 def answer(
@@ -149,7 +149,7 @@ def test_a_suspension_of_nobody_knows_when_is_recent_for_good() -> None:
 def test_what_counts_can_be_shown() -> None:
     suspensions = [*gone(A, over=True), *gone(OTHER, minutes_ago=90), *gone(ELSEWHERE)]
     found = spent([at_once(5), at_once(0, "more")], suspensions)
-    assert [found.used(each, NOON) for each in found.budgets.values()] == [1, 1]
+    assert [found.used(each, NOON) for each in found.budgets] == [1, 1]
     assert found.used(hourly(5), NOON) == 1, "the one that is back, of the last hour"
 
 

@@ -12,6 +12,7 @@ from reclaim.reclaim_world import PressureWorld
 
 from scaler.errors import SourceError
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
+from scaler.reclaim.budget import BudgetExhausted
 from scaler.reclaim.controller import ReclaimReport
 from scaler.reclaim.planner import Unprotected
 from scaler.reclaim.search.values import NoPlanReason
@@ -369,6 +370,17 @@ async def test_two_plans_of_one_tick_do_not_spend_a_budget_twice() -> None:
     assert [each.why for each in report.refused] == [NoPlanReason.BUDGET_EXHAUSTED]
     await world.passes(minutes=5)
     assert len(world.deactivated) == 1
+
+
+async def test_a_plan_whose_budget_is_spent_while_it_is_found_is_not_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a warning, for which there was room at that moment."""
+    world = await two_queues(**ONE_AT_ONCE)
+    budgets = world.pressure.planning.policy_budgets
+    spent = BudgetExhausted(budget="few", message="few is spent", until=None)
+    monkeypatch.setattr(budgets, "refuses_plan", lambda _: spent)
+    report = await world.ticks()
+    assert (report.made, {each.why for each in report.refused}) == ((), {NoPlanReason.BUDGET_EXHAUSTED})
+    assert not any(map(world.has_grant, ("idle-one", "idle-two")))
 
 
 @pytest.mark.parametrize("leader", ["the same", "another", "a new process"])

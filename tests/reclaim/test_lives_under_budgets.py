@@ -30,7 +30,7 @@ from scaler.kube.objects.idlegpu import GrantStatus, ScalableWorkload
 from scaler.notifications.notice import NotifiedWorkload, pending
 from scaler.reclaim.budget import BudgetedWorkload, budget_check
 from scaler.reclaim.candidates import is_idle
-from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_by_name
+from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, names_of
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
@@ -356,7 +356,7 @@ class LivesUnderBudgets(RuleBasedStateMachine):
         idle = [name for name in NAMES if is_idle([self.decision(name)])]
         victims = [name for name in idle if self.lives[name].scalable.status.grant is None][:most]
         members = [
-            BudgetedWorkload(namespace="demo", name=name, budgets=tuple(budgets_by_name("demo", [self.decision(name)])))
+            BudgetedWorkload(namespace="demo", name=name, budgets=names_of(budgets_of("demo", [self.decision(name)])))
             for name in victims
         ]
         spending = self.budgets.spending(at(self.now))

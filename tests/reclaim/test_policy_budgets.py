@@ -15,8 +15,8 @@ from scaler.idleness.policy import Limit, Overrides, PerPeriod, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.reclaim.budget import BudgetedWorkload, budget_check
-from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_by_name
+from scaler.reclaim.budget import BudgetedWorkload, BudgetExhausted, budget_check
+from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, names_of
 from scaler.targets.target_state import Phase
 
 OF_CLUSTER = {
@@ -66,6 +66,12 @@ class World:
 
     def permits(self, name: str) -> bool:
         return self.budgets.permits_warning(("demo", name))
+
+    def refuses_plan(self, name: str) -> BudgetExhausted | None:
+        member = BudgetedWorkload(
+            namespace="demo", name=f"Deployment/{name}", budgets=names(*self.entries["demo", name].triggers.values())
+        )
+        return self.budgets.refuses_plan([member])
 
     @property
     def line(self) -> list[str]:
@@ -175,7 +181,7 @@ def test_a_budget_is_of_the_policy_that_says_it_and_without_one_of_the_namespace
 
 def names(*decisions: Decision) -> tuple[str, ...]:
     """The budgets that a workload of two triggers has: both count."""
-    return tuple(budgets_by_name("demo", decisions))
+    return names_of(budgets_of("demo", decisions))
 
 
 def test_plans_find_what_is_spent() -> None:
@@ -199,7 +205,7 @@ def test_a_share_is_of_all_that_have_the_budget_whatever_they_do() -> None:
     world.shows(f=busy(half))
     assert world.line == ["b"]
     assert world.permits("b")
-    [budget] = world.budgets.spending(NOON).budgets.values()
+    [budget] = world.budgets.spending(NOON).budgets
     assert (budget.most, budget.population) == (3, 6)
 
 
@@ -208,11 +214,54 @@ def test_a_grant_counts_before_any_evaluation_shows_it() -> None:
     granted = set[tuple[str, str]]()
     world = World(a=idle(of=ONE | {"reclaim": Reclaim.ON_PRESSURE}), b=idle())
     world.budgets.is_granted = granted.__contains__
-    [name] = names(idle())
-    assert world.budgets.spending(NOON).used(world.budgets.spending(NOON).budgets[name], NOON) == 0
+    [budget] = world.budgets.spending(NOON).budgets
+    assert world.budgets.spending(NOON).used(budget, NOON) == 0
     granted.add(("demo", "Deployment/a"))
-    assert world.budgets.spending(NOON).used(world.budgets.spending(NOON).budgets[name], NOON) == 1
+    assert world.budgets.spending(NOON).used(budget, NOON) == 1
     assert not world.permits("b")
+
+
+def test_a_plan_counts_from_when_it_is_permitted_and_not_beside_a_warning() -> None:
+    """Neither the copy of the ScalableWorkload nor an evaluation shows its grant yet."""
+    world = World(a=idle(of=ONE | {"reclaim": Reclaim.ON_PRESSURE}), b=idle())
+    assert world.refuses_plan("a") is None
+    assert not world.permits("b")
+    world = World(a=idle(of=ONE | {"reclaim": Reclaim.ON_PRESSURE}), b=idle())
+    assert world.permits("b")
+    assert world.refuses_plan("a") is not None
+
+
+LIMITS = [{"suspended_at_once": Limit(count=most), "warning": minutes(0)} for most in (5, 1)]
+
+
+@pytest.mark.parametrize("of", [LIMITS, LIMITS[::-1]], ids=["high and low", "low and high"])
+def test_of_several_limits_of_one_namespace_all_have_to_have_room(of: list[dict[str, Any]]) -> None:
+    world = World(a=idle(of=of[0]), b=idle(of=of[1]), c=down(of[0]))
+    assert [world.permits(name) for name in "ab"] == [False, False]
+    assert world.refuses_plan("a") is not None
+    world.shows(c=busy(of[0]))
+    assert world.permits("a")
+    assert world.refuses_plan("b") is not None
+
+
+@pytest.mark.parametrize("of", [LIMITS, LIMITS[::-1]], ids=["high and low", "low and high"])
+def test_of_several_limits_of_its_triggers_all_have_to_have_room(of: list[dict[str, Any]]) -> None:
+    world = World(a=down(LIMITS[0]))
+    triggers = {Overrides(idle_after=minutes(5 + number)): idle(of=each) for number, each in enumerate(of)}
+    world.entries["demo", "b"] = EvaluatedScaledObject(target=ScaleTargetRef(name="b"), triggers=triggers)
+    world.shows()
+    assert not world.permits("b")
+
+
+def test_what_cannot_be_read_any_more_keeps_its_place() -> None:
+    world = World(a=down(), b=idle())
+    assert not world.permits("b")
+    broken = EvaluatedScaledObject(target=ScaleTargetRef(name="a"), triggers={}, problems=("idleAfter: soon",))
+    world.entries["demo", "a"] = broken
+    world.shows()
+    assert not world.permits("b")
+    world.shows(a=busy())
+    assert world.permits("b")
 
 
 @given(

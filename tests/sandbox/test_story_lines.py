@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 from scaler_sandbox.stories.facts import News, StoryEntry
@@ -16,6 +16,8 @@ WAITING = (
 WORDS = st.lists(st.text("abcdefgh-/.", min_size=1, max_size=30), max_size=20)
 
 
+@example(words=["a", "a" * 27], width=45, begin=19)
+@example(words=["a" * 27], width=45, begin=19)
 @given(words=WORDS, width=st.integers(45, 160), begin=st.integers(0, 44))
 def test_a_folded_message_has_its_words_whole_and_in_order_and_fits(words: list[str], width: int, begin: int) -> None:
     text = folded(" ".join(words), width, begin=begin)

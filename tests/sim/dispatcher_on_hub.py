@@ -20,7 +20,6 @@ from sim.multikueue_clusters import DispatchedClusters
 
 from scaler.clock import Clock
 from scaler.errors import KubeError
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
 from scaler.kube.objects.kueue_workloads import Workload
@@ -35,6 +34,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.dispatch.controller import Dispatcher, DispatchReport
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner
 from scaler.multikueue.hub.dispatch.waiting import HubObjects, dispatch_indexes

@@ -21,11 +21,11 @@ from scaler.decision.gates import decide
 from scaler.errors import KubeError
 from scaler.idleness.hooks import HookOutcome, HookRun, OnFailure
 from scaler.idleness.policy import Overrides, Reclaim
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.writes import LeaderApi
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import SUCCEEDED, HookCall, HookConfig, HookKind, HookProgress, WebhookHook
 from scaler.targets.target_state import TargetState

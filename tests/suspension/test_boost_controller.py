@@ -17,10 +17,10 @@ from scaler.decision.gates import decide
 from scaler.errors import KubeError
 from scaler.idleness.policy import Policy, Reclaim
 from scaler.idleness.verdict import Verdict
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
+from scaler.kube.writes import LeaderApi
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
 from scaler.suspension.boost_controller import (
     BOOST_OWNER_ANNOTATION,

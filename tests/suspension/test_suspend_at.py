@@ -30,10 +30,10 @@ from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import KubeError
 from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.gpu_pods import gpu_pod
 from scaler.kube.objects.resources import POD
+from scaler.kube.writes import LeaderApi
 from scaler.suspension.suspend_at import SuspendAtController, announced
 from scaler.targets.cluster_state import WORKLOAD_ANNOTATION
 from scaler.targets.target_state import Phase

@@ -13,9 +13,9 @@ from virtual_clock import VirtualClock
 from scaler.decision.decision import Inactive
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import NOT_LEADING, KubeError
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.writes import LeaderApi
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.targets.target_state import Phase
 from scaler.targets.workloads import WAKE_ANNOTATION

@@ -60,13 +60,12 @@ from scaler.admission.workload import reserved_workload_of
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import ProvisioningRequest
 from scaler.kube.objects.resources import POD_TEMPLATE, WORKLOAD, Resource
 from scaler.kube.watch_backoff import Backoff
-from scaler.kube.writes import is_written
+from scaler.kube.writes import WriteApi, is_written
 
 log = structlog.get_logger(__name__)
 

@@ -1,8 +1,9 @@
 """How values are written in settings: durations with their unit, shares in percent, sections in camelCase."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic.alias_generators import to_camel
@@ -64,6 +65,9 @@ class Section(BaseModel):
     Fields are named as in the value that a section becomes; an alias has the name in YAML where that differs.
     """
 
+    gone: ClassVar[Mapping[str, str]] = {}
+    """What to write instead, by the name of a section or value that there was."""
+
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True, hide_input_in_errors=True
     )
@@ -73,6 +77,13 @@ class Section(BaseModel):
     def _nothing_is_the_defaults(cls, value: Any) -> Any:
         """YAML reads a section whose lines are all comments as null."""
         return {} if value is None else value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_nothing_that_is_gone(cls, given: Any) -> Any:
+        for name in cls.gone.keys() & (given if isinstance(given, dict) else {}):
+            raise ValueError(f"{name} was removed: leave it out, and {cls.gone[name]}")
+        return given
 
     def into(self, kind: type[T], **others: Any) -> T:
         """This dataclass, with the fields that this section has under the same name, and with the others as given."""

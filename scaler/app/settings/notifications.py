@@ -1,8 +1,9 @@
 """Settings of how owners are notified: targets, owners, limits and links."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
@@ -85,6 +86,11 @@ class LinkSettings(Section):
 class NotificationSettings(Section):
     """How owners are notified; see notifications.md. Off without targets."""
 
+    gone: ClassVar[Mapping[str, str]] = {
+        "digest": "run `idle-gpu-scaler report --notify TARGET` every week, by report.schedule of the chart or a "
+        "CronJob of your own"
+    }
+
     targets: tuple[TargetSettings, ...] = ()
     """Where messages go."""
     default_targets: tuple[TargetName, ...] = ()
@@ -101,16 +107,6 @@ class NotificationSettings(Section):
     retry: RetrySettings = RetrySettings()
     links: LinkSettings | None = None
     """None: messages have no links, and the path /answer does not exist."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_digest(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "digest" in given:
-            raise ValueError(
-                "digest is gone: leave it out, and run `idle-gpu-scaler report --notify TARGET` every week, "
-                "by report.schedule of the chart or a CronJob of your own"
-            )
-        return given
 
     @field_validator("targets")
     @classmethod

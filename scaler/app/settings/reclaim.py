@@ -1,8 +1,9 @@
 """Settings of reclaim plans for pending Workloads, and of what victims cost."""
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from scaler.app.settings.fields import Duration, Section
 from scaler.quota.preemption.fair_sharing import PreemptionStrategy
@@ -88,6 +89,11 @@ class ReclaimSettings(Section):
     """Reclaim plans: idle workloads are suspended for pending Workloads. Which workloads may be suspended is policy:
     see `defaults`."""
 
+    gone: ClassVar[Mapping[str, str]] = {
+        "budgets": "write budget.atOnce, budget.perPeriod and allowedDuring into the spec of a ClusterIdlePolicy; a "
+        "trigger has suspendedAtOnce, suspendedPerPeriod, allowedDuring"
+    }
+
     pressure: bool = _DEFAULT.pressure
     """Whether plans are made. If off, workloads with `reclaim: OnPressure` are never suspended."""
     grant_for: Duration = _DEFAULT.grant_for
@@ -107,16 +113,6 @@ class ReclaimSettings(Section):
     priority_boost: PriorityBoostSettings = PriorityBoostSettings()
     replan_backoff: Duration = _DEFAULT.replan_backoff
     """Minimum time between two plans for the same Workload."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_budgets(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "budgets" in given:
-            raise ValueError(
-                "budgets are gone: leave them out, and write budget.atOnce, budget.perPeriod and allowedDuring into "
-                "the spec of a ClusterIdlePolicy; a trigger has suspendedAtOnce, suspendedPerPeriod, allowedDuring"
-            )
-        return given
 
     def policy(self) -> ReclaimConfig:
         return self.into(

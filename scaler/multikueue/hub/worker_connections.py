@@ -30,7 +30,6 @@ from scaler.documents import UNREADABLE
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.api_requests import TRANSIENT
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Struct, decode, without_defaults
 from scaler.kube.objects.multikueue import ClusterOffer, MultiKueueCluster, OfferedWorkload
@@ -38,6 +37,7 @@ from scaler.kube.objects.resources import CLUSTER_OFFER, SECRET
 from scaler.kube.reflector import Absent, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import Backoff
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.worker_offer import OfferEntries, WorkerOffer
 
 log = structlog.get_logger(__name__)

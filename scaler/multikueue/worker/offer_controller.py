@@ -23,10 +23,9 @@ import structlog
 from scaler.clock import Turns, every
 from scaler.idleness.pods import GpuPod
 from scaler.idleness.verdict import Unknown
-from scaler.kube.leader_api import PatchApi
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterQueueOffer, OfferedWorkload, WorkloadOffer
 from scaler.kube.objects.resources import CLUSTER_OFFER
-from scaler.kube.writes import is_written
+from scaler.kube.writes import PatchApi, is_written
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
 from scaler.multikueue.worker.fit import FitAnswer
 from scaler.multikueue.worker.fit_answers import EntryKey, FitAnswers, entry_key

@@ -47,13 +47,15 @@ class FleetLimits:
 class FleetMetrics:
     """What is collected, and what is observed of workloads as they are suspended and resumed, → metrics."""
 
-    def __init__(self, metrics: Metrics, limits: FleetLimits, *, is_reporting: Callable[[], bool]) -> None:
+    def __init__(
+        self, metrics: Metrics, limits: FleetLimits, budgets: "BoundedNames", *, is_reporting: Callable[[], bool]
+    ) -> None:
         self._metrics = metrics
         self._is_reporting = is_reporting
         self._limits = limits
         self._prices = limits.prices
         self._namespaces = BoundedNames(limits.namespaces)
-        self._budgets = BoundedNames(limits.namespaces)
+        self._budgets = budgets
         metrics.regret_window_seconds.set(limits.regret_within.total_seconds())
 
     def clear(self) -> None:
@@ -203,8 +205,8 @@ class FleetMetrics:
         set_series(self._metrics.longest_pending_seconds, longest)
 
     def show_budgets(self, spending: Spending, at: datetime) -> None:
-        """As many of them as namespaces are shown: policies are made by their owners."""
-        shown = [each for each in spending.budgets.values() if self._budgets.of(each.name) == each.name]
+        """As many of them as namespaces are shown: policies are made by their owners. Of several limits the lowest."""
+        shown = [each for each in spending.budgets if self._budgets.of(each.name) == each.name]
         used, metrics = {each: spending.used(each, at) for each in shown}, self._metrics
         set_series(metrics.budget_limit_workloads, {(each.name,): each.most for each in shown})
         set_series(metrics.budget_used_workloads, {(each.name,): used[each] for each in shown})

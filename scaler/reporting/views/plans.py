@@ -191,7 +191,7 @@ _HELP: Mapping[NoPlanReason, str] = {
     "own, or queueingStrategy BestEffortFIFO.",
     NoPlanReason.PLACEMENT_IMPOSSIBLE: "Smaller pods, other node selectors or tolerations, or that workloads on the "
     "same nodes become idle; freeing more quota elsewhere does not help.",
-    NoPlanReason.BUDGET_EXHAUSTED: "To wait until the budget allows more again, or a larger `budget` of the policy.",
+    NoPlanReason.BUDGET_EXHAUSTED: "To wait until the budget allows more again, or a larger one (policy or trigger).",
     NoPlanReason.WOULD_BE_TAKEN_BY_OTHER: "That the Workloads before it are admitted first, or a higher priority of "
     "its own.",
     NoPlanReason.WOULD_PREEMPT_OTHERS: "More idle workloads, so that no busy one is preempted.",

@@ -20,11 +20,11 @@ from small_cluster import SmallCluster, until
 from scaler.decision.decision_cache import Evaluation
 from scaler.errors import NOT_LEADING, KubeError
 from scaler.idleness.verdict import Unknown
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.objects.multikueue import ClusterOffer, OfferedWorkload, OfferPolicy
 from scaler.kube.objects.resources import CLUSTER_OFFER
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
 from scaler.multikueue.worker.offer_controller import OfferController, OfferReport
 from scaler.quota.watch import NotSynced

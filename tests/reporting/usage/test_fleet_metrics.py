@@ -31,7 +31,9 @@ class Shown:
         self.metrics = Metrics()
         self.is_reporting = True
         setting = MetricsSettings.model_validate(settings).limits()
-        self.fleet = FleetMetrics(self.metrics, setting, is_reporting=lambda: self.is_reporting)
+        self.fleet = FleetMetrics(
+            self.metrics, setting, BoundedNames(setting.namespaces), is_reporting=lambda: self.is_reporting
+        )
 
     def usage(self, gpus: Mapping[tuple[GpuOwner, GpuStatus], int], elapsed: float = 0) -> None:
         self.fleet.show_usage(FleetUsage(at=NOON, gpus=Counter(gpus)), timedelta(seconds=elapsed))
@@ -262,7 +264,7 @@ def test_pending_workloads_are_summed_up_by_queue_and_reason() -> None:
 def spent(name: str, most: int, *, by: int = 1) -> Spending:
     members = (BudgetedWorkload(namespace="team-a", name=f"w{n}", budgets=(name,)) for n in range(by))
     suspensions = tuple(Suspension(member=each, at=NOON) for each in members)
-    return Spending(budgets={name: Budget(name=name, limit=Limit(count=most))}, suspensions=suspensions)
+    return Spending(budgets=(Budget(name=name, limit=Limit(count=most)),), suspensions=suspensions)
 
 
 def test_budgets_show_what_is_left() -> None:

@@ -26,13 +26,12 @@ from msgspec.structs import replace as with_fields
 
 from scaler.clock import SYSTEM_CLOCK, Clock, every
 from scaler.kube.events import EventRecorder, ObjectReference
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.reflector import Absent, Disconnected, Reflecting
-from scaler.kube.writes import is_written, write_all
+from scaler.kube.writes import LeaderApi, is_written, write_all
 from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment, WorkerView
 from scaler.multikueue.hub.dispatch.nomination import KeepNomination, KeepReason, NominateCluster, WithdrawNomination
 from scaler.multikueue.hub.dispatch.plan import (

@@ -21,10 +21,10 @@ from typing import Any
 import structlog
 
 from scaler.errors import KubeError
-from scaler.kube.leader_api import WriteApi
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus
 from scaler.kube.objects.resources import ADD_ON_PLACEMENT_SCORE
+from scaler.kube.writes import WriteApi
 from scaler.multikueue.hub.worker_offer import life_of
 
 log = structlog.get_logger(__name__)

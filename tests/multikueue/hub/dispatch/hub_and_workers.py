@@ -23,7 +23,6 @@ from scaler.clock import Clock
 from scaler.errors import NOT_LEADING, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.events import EventRecorder
-from scaler.kube.leader_api import LeaderApi
 from scaler.kube.object_cache import Index
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
@@ -46,6 +45,7 @@ from scaler.kube.objects.resources import (
 )
 from scaler.kube.reflector import Reflector
 from scaler.kube.transport import KubeTransport
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.dispatch.controller import Dispatcher, DispatchReport
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, JudgedWorkloads
 from scaler.multikueue.hub.dispatch.scores import PlacementScores
