@@ -36,7 +36,7 @@ _MINUTE = timedelta(minutes=1)
 
 ALL_POLICIES = ",".join(GangPolicy)
 _SHORTEST_PAUSE = timedelta(minutes=5)
-"""Of recorded samples. A shorter one counts as work, unless it is long enough for a suspension."""
+"""The shortest pause of recorded samples. A shorter one is work, unless it is long enough for a suspension."""
 
 
 class _Mix(NamedTuple):
@@ -130,7 +130,7 @@ def _notes_of_past(past: PastJobs, recording: Recording) -> Iterator[str]:
 
 
 def pause_rule(settings: Settings, trust: Trust) -> PauseRule:
-    """With which recorded workloads are idle by these settings."""
+    """What counts as a pause of a recorded workload with these settings."""
     floor, times = settings.defaults.active_above_ratio, times_of(settings)
     return PauseRule(
         signals=signals_of(settings),
@@ -165,7 +165,7 @@ def quota_of(text: str) -> dict[str, int]:
 
 
 def times_of(settings: Settings) -> GangTimes:
-    """By which idle workloads are suspended with these settings."""
+    """The times by which these settings suspend idle workloads."""
     defaults, keda, reclaim = settings.defaults, settings.keda, settings.reclaim.policy()
     return GangTimes(
         idle_after=defaults.idle_after or Policy().idle_after,

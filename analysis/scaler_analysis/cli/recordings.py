@@ -31,13 +31,13 @@ from scaler_analysis.simulation.recordings.recording import Recording
 from scaler_analysis.simulation.recordings.trace import read_trace
 
 _READ_TIMEOUT = timedelta(minutes=2)
-"""Of one read. Samples of the past come from disks and object stores."""
+"""The longest that one read takes. Samples of the past come from disks and object stores."""
 
 _SILENCE = timedelta(hours=1)
 """A pod of which nothing is recorded for longer was gone, as a notebook that is off overnight."""
 
 Progress = Callable[[float], None]
-"""Is told the share that is done."""
+"""A function that is given the share that is done."""
 
 
 def record_trace(path: Path, recording: Recording, signals: Sequence[Signal], *, progress: Progress) -> list[str]:
@@ -62,7 +62,7 @@ def record_past(
     progress: Progress,
     now: datetime | None = None,
 ) -> list[str]:
-    """The same of Prometheus. What has been read is kept, and not asked for again. Raises: ScalerError."""
+    """Notes on the samples of Prometheus. What has been read is kept, and not asked for again. Raises: ScalerError."""
     prometheus, length = settings.prometheus, _length(since)
     if not prometheus.url:
         raise ConfigurationError("--since needs prometheus.url (--prometheus-url)")
@@ -134,7 +134,7 @@ async def _fetch(  # noqa: PLR0917
 
 @asynccontextmanager
 async def _past_source(prometheus: PrometheusSettings) -> AsyncIterator[tuple[PrometheusSource, Mapping[str, str]]]:
-    """With the labels that every series must carry. Patient, as the past is asked for in large parts."""
+    """The source, and the labels that every series must carry. Patient, as the past is asked for in large parts."""
     config = prometheus_config(prometheus, prometheus.url or "")
     config = replace(config, timeout=max(config.timeout, _READ_TIMEOUT), concurrency=READS_AT_ONCE)
     source = PrometheusSource(config)
@@ -164,7 +164,7 @@ def _length(text: str) -> timedelta:
 
 
 def _cache() -> Path:
-    """The user's."""
+    """The user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "idle-gpu-scaler"
 
 

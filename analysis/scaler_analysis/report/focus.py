@@ -37,7 +37,7 @@ _UNIT = "GPU Hours"
 _TAG = "idlegpu.io/"
 _ISSUER = "idle-gpu-scaler"
 _PRECISION = Decimal("0.000001")
-"""Of GPU-hours: 4 ms of one GPU."""
+"""What GPU-hours are rounded to: 4 ms of one GPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

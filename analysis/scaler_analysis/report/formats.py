@@ -93,7 +93,7 @@ def _costs(costs: Mapping[str, float] | None) -> Json | None:
 
 
 def _count(amount: float | None) -> int | None:
-    """Of what is counted one by one; `increase` gives parts of it."""
+    """Whole numbers of what is counted one by one; `increase` gives parts of it."""
     return None if amount is None else round(amount)
 
 

@@ -38,7 +38,7 @@ _USUAL = 7 * DAY
 _ROUND = timedelta(minutes=5)
 """Until when reports are: for so long the same one is shown."""
 _AGAIN_AFTER_S = 20.0
-"""A failure."""
+"""When a report that could not be read is read again."""
 _MOST_VIEWS = 64
 _MOST_ROWS = 200
 _NO_PROMETHEUS = "A report needs Prometheus: prometheus.url of the settings, and a job that scrapes every replica."
@@ -78,7 +78,7 @@ class _Reading:
 class PageReports:
     source: ReportSource | None
     matchers: Mapping[str, str]
-    """Of the scaler's own metrics there."""
+    """What the series of this scaler's own metrics carry there."""
     templates: ClassVar[Path] = TEMPLATES
     clock: Clock = SYSTEM_CLOCK
     patience_s: float = 3.0

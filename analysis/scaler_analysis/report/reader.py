@@ -44,7 +44,7 @@ class ReportReader:
     async def read(
         self, whole: Period, *, now: datetime, read: Callable[[int, int], None] | None = None
     ) -> list[PeriodFacts]:
-        """Of its periods, in their order. `read` is called after each with how many there are. Raises: SourceError."""
+        """What its periods show, in order. `read` is called after each with how many there are. Raises: SourceError."""
         periods, slots, facts = periods_of(whole), asyncio.Semaphore(self._at_once), list[PeriodFacts]()
         for number, period in enumerate(periods, 1):
             facts.append(await self._period(period, now, slots))

@@ -61,14 +61,14 @@ class ReportRow:
     hours: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """GPU-hours by state."""
     idle_cost: dict[str, float] | None = None
-    """By currency."""
+    """Costs by currency."""
     suspended_hours: float | None = None
     suspended_cost: dict[str, float] | None = None
     """What these would have cost, by currency."""
     given_hours: float | None = None
-    """Of gangs on GPUs that it gave up."""
+    """What gangs ran on GPUs that it gave up."""
     got_hours: float | None = None
-    """Of its gangs on GPUs that others gave up."""
+    """What its gangs ran on GPUs that others gave up."""
     suspensions: float | None = None
     resumptions: float | None = None
     regrets: float | None = None
@@ -93,7 +93,7 @@ class ReportRow:
         return self.idle_hours / self.held_hours if self.held_hours else None
 
     def add(self, amount: str, value: float) -> None:
-        """To one of its amounts, which is 0 as long as it is not known."""
+        """Add to one of its amounts, which is 0 as long as it is not known."""
         setattr(self, amount, (getattr(self, amount) or 0.0) + value)
 
 
@@ -104,10 +104,10 @@ class UsageReport:
     rows: Sequence[ReportRow]
     """Those with the most idle GPU-hours first."""
     total: ReportRow
-    """Of everything, whatever the rows are by."""
+    """The sum of everything, whatever the rows are by."""
     transfers: Sequence[GpuTransfer]
     waiting: Mapping[str, WaitingTime]
-    """By ClusterQueue."""
+    """Waiting times by ClusterQueue."""
     gaps: Sequence[Period]
     regret_within: timedelta | None
     unpriced_hours: Mapping[str, float]
@@ -250,7 +250,7 @@ class _Rows:
             self.row((queue,)).waiting = each
 
     def _add_energy(self) -> None:
-        """Of the namespaces that held GPUs. All of it is that of GPUs which no pod held as well.
+        """Teams are the namespaces that held GPUs. The whole is also the energy of GPUs that no pod held.
 
         Where any series has the pod's namespace as `exported_namespace`, one without it is of a GPU that no pod held,
         and not of the exporter's own namespace.

@@ -31,7 +31,7 @@ class FactSums:
         self.may_name = may_name
 
     def of(self, measure: Measure) -> Iterator[tuple[dict[str, str], float]]:
-        """By all labels."""
+        """The sums of a measure, by all its labels."""
         found: defaultdict[LabelValues, float] = defaultdict(float)
         for values in self._facts:
             for labels, value in values.get(measure, {}).items():
@@ -59,7 +59,7 @@ class WaitingTime:
 
     count: float
     seconds: float
-    """Of all of them."""
+    """What all of them waited together."""
     below: Mapping[float, float] = field(default_factory=dict)
     """How many had waited at most so many seconds."""
 
@@ -94,7 +94,7 @@ def energies(sums: FactSums) -> Iterator[tuple[dict[str, str], float]]:
 
 
 def waiting_times(sums: FactSums) -> dict[str, WaitingTime]:
-    """By ClusterQueue, where Workloads were admitted."""
+    """The waiting times of each ClusterQueue in which Workloads were admitted."""
     below: defaultdict[str, dict[float, float]] = defaultdict(dict)
     for labels, count in sums.of(Measure.WAITS):
         below[labels[QUEUE]][float(labels["le"])] = count

@@ -102,7 +102,7 @@ class CaseReplay:
         self._watched = np.full(len(feed.lasts), _NOTHING, np.uint8)
         """What of each series makes its workload due."""
         self._sharing: dict[int, list[int]] = {}
-        """By series of another pod: the workloads one of whose GPUs it is about."""
+        """The workloads one of whose GPUs a series of another pod is about, by that series."""
         self._due: list[tuple[float, int]] = []
         self._running: dict[int, _Running] = {}
         for position, (workload, policy) in enumerate(zip(workloads, policies, strict=True)):

@@ -46,7 +46,7 @@ def policy_of_settings(bounds: PolicyBounds, flags: Overrides) -> Policy:
 
 
 def window_case(name: str, policy: Policy) -> PolicyCase:
-    """The same policy for everybody."""
+    """One policy for all workloads."""
     return PolicyCase(name=name, policy_of=lambda _: policy)
 
 

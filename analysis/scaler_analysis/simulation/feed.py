@@ -28,7 +28,7 @@ class FedSamples(NamedTuple):
     series: NDArray[np.intp]
     at_s: NDArray[np.float64]
     is_active: Mapping[float, NDArray[np.bool_]]
-    """By floor."""
+    """Whether each is work, by floor."""
     is_after_hole: NDArray[np.bool_]
     """Whether collections were missed before it, or it may be misread; true of the first one."""
 
@@ -58,24 +58,24 @@ class SampleFeed:
         self._forgotten_at_s = -np.inf
         self._devices: list[DeviceHistory | None] = [None] * len(series)
         self.rows = np.full(len(series), -1, np.intp)
-        """Of every series: the row of its GPU in the history; -1 where that holds nothing of it."""
+        """The row of each series' GPU in the history; -1 where that holds nothing of it."""
         self._floors = {each: np.float32(as_stored(each)) for each in floors}
         self.work_ends: dict[float, NDArray[np.float64]] = {
             floor: np.full(len(series), -np.inf) for floor in self._floors
         }
-        """By floor, of every series: the end of the newest interval with work, in Unix seconds."""
+        """The end of the newest interval with work of each series, in Unix seconds, by floor."""
         self.firsts = np.array([each.first_s for each in series])
-        """Of every series: its first sample, also of those to come."""
+        """The first sample of each series, also of those to come."""
         self.finals = np.array([each.last_s for each in series])
-        """Of every series: its last sample of all."""
+        """The last sample of all, of each series."""
         self.lasts = np.full(len(series), -np.inf)
-        """Of every series: its newest sample."""
+        """The newest sample of each series."""
         self.holes = np.full(len(series), -np.inf)
-        """Of every series: its newest sample before which collections were missed."""
+        """The newest sample of each series before which collections were missed."""
         self.long_gaps = np.full(len(series), -np.inf)
-        """Of every series: its newest sample before which more of them were missed than is tolerated."""
+        """The newest sample of each series before which more of them were missed than is tolerated."""
         self.fractions = np.full(len(series), -np.inf)
-        """Of every series in percent: its newest sample that is no more than a fraction of one."""
+        """The newest sample of each series in percent that is no more than a fraction of one."""
 
     def advance(self, until_s: float) -> Iterator[FedSamples]:
         """Give it all samples up to that instant, which is included."""

@@ -40,7 +40,7 @@ class SimulatedSuspension:
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Of one workload, or of several."""
+    """What came of one workload, or of several."""
 
     gpu_hours: float = 0.0
     suspensions: int = 0
@@ -51,7 +51,7 @@ class Totals:
     """None where no model has a price."""
     interrupted_gpu_hours: float = 0.0
     unknown_gpu_hours: dict[str, float] = field(default_factory=dict)
-    """By reason."""
+    """Hours without an answer, by reason."""
 
     @property
     def freed_ratio(self) -> float:
@@ -114,7 +114,7 @@ class CaseOutcome:
     name: str
     prices: Prices = field(default_factory=Prices)
     by_workload: dict[int, Totals] = field(default_factory=dict)
-    """By the workload's position."""
+    """What came of each workload, by its position."""
     observe: Callable[[SimulatedSuspension], None] = lambda _: None
 
     def of(self, position: int) -> Totals:

@@ -1,4 +1,4 @@
-"""The same replay by two processes: each feeds all samples, and looks at half of the cases.
+"""A replay by two processes: each feeds all samples, and looks at half of the cases.
 
 What is fed costs as much as one or two cases do, so this pays where many are compared.
 """

@@ -25,7 +25,7 @@ from scaler_analysis.simulation.recordings.recorded import RecordedWorkload
 from scaler_analysis.simulation.suspended import SuspendedWorkloads
 
 Peaks = NDArray[np.float32]
-"""Of each GPU the samples of the range, oldest first; -1 where there is none. Shape: (GPUs, intervals)."""
+"""The samples of the range of each GPU, oldest first; -1 where there is none. Shape: (GPUs, intervals)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class PublishedRule:
     name: str
     length: timedelta
     is_idle: Callable[[Peaks], NDArray[np.bool_]]
-    """By GPU."""
+    """Whether each GPU is idle."""
 
 
 def _is_low_on_average(peaks: Peaks) -> NDArray[np.bool_]:
@@ -88,7 +88,7 @@ class RuleReplay:
             if feed.series[n].signal == signal
         ]
         self._series, self._owners = np.array(series, np.intp).reshape(-1, 2).T
-        """Of the rule's signal, and the workloads that they are of."""
+        """The series of the rule's signal, and the workloads that they belong to."""
         self._came_back = np.array([each.start_s for each in workloads])
         self._is_judged_after_s = max(warm_up, rule.length).total_seconds()
         self._ends = np.array([each.end_s for each in workloads])

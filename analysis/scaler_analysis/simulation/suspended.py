@@ -23,10 +23,10 @@ class SuspendedWorkloads:
         for position, workload in enumerate(workloads):
             self._workload_of[list(workload.series)] = position
         self._is_suspended: dict[float, np.ndarray[tuple[int], np.dtype[np.bool_]]] = {}
-        """By floor, of every series."""
+        """Whether each series is of a suspended workload, by floor."""
         self._series = series
         self._since: dict[int, tuple[float, float]] = {}
-        """Of each workload that is suspended: when it was, and since when it had run."""
+        """When each suspended workload was suspended, and since when it had run."""
 
     def __contains__(self, position: int) -> bool:
         return position in self._since

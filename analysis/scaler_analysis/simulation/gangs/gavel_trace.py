@@ -72,4 +72,4 @@ _STEPS_PER_SECOND: Mapping[str, float] = {
     "Transformer (batch size 128)": 5.7712,
     "Transformer (batch size 256)": 1.707,
 }
-"""By job type. Fitted as the module says; the residual is below 0.01 %."""
+"""The rate of each job type. Fitted as the module says; the residual is below 0.01 %."""

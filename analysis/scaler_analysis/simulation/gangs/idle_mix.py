@@ -27,7 +27,7 @@ class SpanLengths:
 
     median: timedelta
     sigma: float
-    """Of the logarithm: 0 is always the median, 1.75 has a mean of 4.6 medians."""
+    """The standard deviation of the logarithm: 0 is always the median, 1.75 has a mean of 4.6 medians."""
 
     def draw(self, random: Random) -> timedelta:
         """In whole seconds, and at least one."""
@@ -38,7 +38,7 @@ class SpanLengths:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleMix:
     share_ratio: float = 0.3
-    """Of the jobs that are small enough."""
+    """The share of sessions among the jobs that are small enough."""
     max_gpus: int = 8
     """What one node has: people do not work interactively on several."""
     work: SpanLengths = SpanLengths(median=timedelta(minutes=30), sigma=1.0)

@@ -25,9 +25,9 @@ class GpuCount(NamedTuple):
     held: int
     worked: int
     freed: int
-    """Of sessions that are suspended and have not come back."""
+    """The GPUs of sessions that are suspended and have not come back."""
     waiting: int
-    """That waiting Workloads ask for."""
+    """The GPUs that waiting Workloads ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

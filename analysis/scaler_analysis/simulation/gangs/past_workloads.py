@@ -56,7 +56,7 @@ class PastWorkloads:
     matchers: Mapping[str, str] = field(default_factory=dict)
 
     async def jobs(self, begin: datetime, end: datetime) -> PastJobs:
-        """Of the Workloads that ran with GPUs between these instants. Raises: SourceError."""
+        """The jobs that were Workloads with GPUs between these instants. Raises: SourceError."""
         history, known_since = WorkloadHistory(self.gpu_resources), None
         days = PastDays(source=self.source, folder=self.folder, topic="workloads", queries=self._queries)
         async for day, said in days.answers(begin, end):

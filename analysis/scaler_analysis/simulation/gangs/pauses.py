@@ -63,7 +63,7 @@ class PauseRule:
         return (self.trust.max_gap_intervals + 2 - JITTER) * self.trust.interval.total_seconds()
 
     def interval_end(self, at_s: _Seconds) -> _Seconds:
-        """Of the collection interval."""
+        """The end of the collection interval in which that instant is."""
         interval_s = self.trust.interval.total_seconds()
         return (at_s // interval_s + 1) * interval_s
 
@@ -84,11 +84,11 @@ class RecordedPauses:
             self._workload_of[list(workload.series)] = position
         shortest_s = rule.shortest.total_seconds()
         self._quiet, self._known = _LongSpans(shortest_s), _LongSpans(shortest_s)
-        """By workload, without work of it; by series, as long as it is known."""
+        """Times without work, by workload; times in which a series is known, by series."""
         self._work = np.array([each.start_s for each in workloads])
-        """Of every workload: its newest work."""
+        """The newest work of each workload."""
         self._since = np.array([each.first_s for each in self._series])
-        """Of every series: since when it is known; its newest sample."""
+        """Since when each series is known; its newest sample."""
         self._newest = self._since.copy()
         for at_s, step in recording.steps():
             for samples in step.values():
@@ -106,7 +106,7 @@ class RecordedPauses:
         self._known.add(series, since, before + self._rule.known_s)
 
     def _note_work(self, step: Sequence[RecordedSamples]) -> None:
-        """Of all signals at once: the newest work of a workload is on any of them."""
+        """All signals at once, because the newest work of a workload is on any of them."""
         floor = np.float32(as_stored(self._rule.floor))
         works = [each.ratios >= floor for each in step]
         series = np.concatenate([each.series[is_work] for each, is_work in zip(step, works, strict=True)])
@@ -124,7 +124,7 @@ class RecordedPauses:
         self._quiet.add(np.flatnonzero(is_seen), self._rule.interval_end(self._work[is_seen]), ends[is_seen])
 
     def of(self, position: int) -> Iterator[Span]:
-        """Of the workload at that position, in order."""
+        """The pauses of the workload at that position, in order."""
         workload = self._workloads[position]
         begin_s, end_s = workload.start_s, workload.end_s
         works = [*between(self._quiet.of(position), begin_s, end_s), *between(lives_of(workload), begin_s, end_s)]

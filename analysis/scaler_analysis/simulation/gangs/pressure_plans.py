@@ -75,7 +75,7 @@ class GrantedPlan:
     plan: ReclaimPlan
     grant: Grant
     zero_at: Mapping[str, datetime]
-    """By name of the victim."""
+    """When each victim is at 0, by its name."""
 
 
 @dataclass(kw_only=True)
@@ -89,7 +89,7 @@ class PressurePlans:
     """Why plans ended by which no workload was suspended."""
     _active: GrantedPlan | None = None
     _not_before: dict[str, datetime] = field(default_factory=dict)
-    """By gang or victim: when it may be part of a plan again."""
+    """When a gang or victim may be part of a plan again, by its name."""
     _no_plan_of: object = None
     """What it was found on that no gang has a plan."""
 

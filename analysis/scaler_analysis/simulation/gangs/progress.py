@@ -55,7 +55,7 @@ class JobProgress:
         self.suspension = -1
         """Number of its last one."""
         self.times_reclaimed = 0
-        """By plans."""
+        """How often plans have suspended it."""
 
     @property
     def has_no_span_left(self) -> bool:

@@ -26,7 +26,7 @@ _HOUR = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitTimes:
-    """Of so many; all zero where there are none."""
+    """How long so many waited; all zero where there are none."""
 
     number: int
     mean: timedelta
@@ -51,10 +51,10 @@ class UtilisationPoint:
     at: datetime
     """Its beginning."""
     worked_ratio: float
-    """Of the quota."""
+    """The share of the quota that worked."""
     held_ratio: float
     waiting_gpus: float
-    """That waiting Workloads asked for."""
+    """The GPUs that waiting Workloads asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

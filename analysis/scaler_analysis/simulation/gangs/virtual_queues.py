@@ -55,7 +55,7 @@ class VirtualQueues:
         )
         self._waiting: list[QuotaWorkload] = []
         self._workloads: dict[str, QuotaWorkload] = {}
-        """By job, those that wait or hold quota."""
+        """The Workloads that wait or hold quota, by job."""
         self._held = Counter[str]()
         """GPUs by ClusterQueue."""
         self.free = sum(quota.values())
@@ -93,7 +93,7 @@ class VirtualQueues:
         return tree
 
     def _pending(self) -> dict[str, list[QuotaWorkload]]:
-        """By ClusterQueue, in its order."""
+        """The Workloads that wait in each ClusterQueue, in its order."""
         pending: dict[str, list[QuotaWorkload]] = {}
         for each in self._waiting:
             pending.setdefault(each.queue, []).append(each)
@@ -162,7 +162,7 @@ class VirtualQueues:
 
 
 def workload_key(job: str) -> str:
-    """Of the job's Workload."""
+    """The key of the job's Workload."""
     return f"{_NAMESPACE}/{job}"
 
 

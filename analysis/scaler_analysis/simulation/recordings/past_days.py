@@ -31,7 +31,7 @@ class PastDays:
     topic: str
     """What the queries are about; with it begins the name of their folder."""
     queries: Callable[[str], Mapping[str, str]]
-    """By name, for a span such as `86400s`."""
+    """The queries by name, for a span such as `86400s`."""
 
     async def answers(self, begin: datetime, end: datetime) -> AsyncIterator[tuple[datetime, Elements]]:
         """The begin of each day, and what is said of it. Raises: SourceError."""

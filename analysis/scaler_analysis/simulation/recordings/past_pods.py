@@ -38,7 +38,7 @@ class PastPods:
     matchers: Mapping[str, str] = field(default_factory=dict)
 
     async def facts(self, begin: datetime, end: datetime, pods: Collection[PodKey]) -> dict[PodKey, PodFacts]:
-        """Of these pods; what is said last counts. Raises: SourceError."""
+        """What is said of these pods; what is said last counts. Raises: SourceError."""
         found: dict[PodKey, PodFacts] = {}
         days = PastDays(source=self.source, folder=self.folder, topic="pods", queries=self._queries)
         async for _, said in days.answers(begin, end):

@@ -189,7 +189,7 @@ class _ReadPart:
     def __init__(self, signal: Signal) -> None:
         self.signal = signal
         self._positions: dict[bytes, int] = {}
-        """By what tells a series from others."""
+        """The number of each series, by what tells it from others."""
         self._labels: list[Mapping[str, str]] = []
         self._samples: list[NDArray[np.void]] = []
         self._blanks = 0

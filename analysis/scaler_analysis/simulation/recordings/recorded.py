@@ -70,7 +70,7 @@ class RecordedPod:
     gpus: int
     model: str
     devices: tuple[tuple[int, ...], ...]
-    """Of each GPU that reported for it: the positions of its series in the recording."""
+    """The positions in the recording of the series of each GPU that reported for it."""
     outages: tuple[tuple[float, float], ...] = ()
     """From when to when nothing at all was recorded."""
     series_of_others: tuple[int, ...] = ()
@@ -95,7 +95,7 @@ class RecordedWorkload:
     queue: str
     team: str
     pods: tuple[RecordedPod, ...]
-    """By their start."""
+    """The pods in the order of their start."""
 
     @cached_property
     def start_s(self) -> float:

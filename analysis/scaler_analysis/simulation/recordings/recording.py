@@ -54,10 +54,10 @@ class _Run:
     def __init__(self, path: Path, positions: Sequence[int] | NDArray[np.int64] | None) -> None:
         self._path = path
         self._positions = None if positions is None else np.array(positions, np.int64)
-        """Of its series in the recording, -1 of those that do not belong there; None where it has those."""
+        """The positions of its series in the recording, -1 of those that are not in it; None where it has those."""
         self.samples = path.stat().st_size // SAMPLE.itemsize
         self._times = np.zeros(0)
-        """Of the first sample of each block."""
+        """The times of the first sample of each block."""
 
     def as_written(self) -> NDArray[np.void]:
         """All samples, with the series as the file numbers them."""
@@ -96,7 +96,8 @@ class Recording:
     outages: list[tuple[float, float]] = field(default_factory=list)
     """From when to when nothing at all was recorded, in Unix seconds; none where nobody has asked for silences."""
     _series: dict[tuple[str, PodKey, GpuId], GpuSeries] = field(default_factory=dict)
-    """By position. As in a history, one of a signal of a GPU of a pod, whatever model and node its labels name."""
+    """The series in the order of their positions. As in a history, one for a signal of a GPU of a pod, whatever model
+    and node its labels name."""
     _positions: dict[tuple[str, PodKey, GpuId], int] = field(default_factory=dict)
     _percent: set[int] = field(default_factory=set)
     """Positions of those that a metric in percent was recorded for."""
@@ -105,12 +106,12 @@ class Recording:
     _waiting: list[NDArray[np.void]] = field(default_factory=list)
     _runs: "list[_Run]" = field(default_factory=list)
     _remade: dict[int, tuple[NDArray[np.float64], NDArray[np.intp]]] = field(default_factory=dict)
-    """By position in the files: when its pod was made anew, and the positions before, between and after that."""
+    """When the pod of a series was made anew, and its positions before and after, by position in the files."""
 
     # ------------------------------------------------------------------------------------------------------- written
 
     def position(self, signal: str, series: GpuSeries, unit: Unit = Unit.RATIO) -> int:
-        """Of the series, of which a metric in that unit is recorded; a new one where it was not met before."""
+        """The position of the series, recorded in that unit; a new one where it was not met before."""
         key = signal, (series.namespace, series.pod), series.gpu
         if key not in self._series or (series.model and not self._series[key].model):
             self._series[key] = series
@@ -222,7 +223,7 @@ class Recording:
 
     @property
     def series(self) -> list[SeriesSpan]:
-        """By position."""
+        """All series, by position."""
         self._spread()
         spans = zip(self._series.items(), self._firsts.tolist(), self._lasts.tolist(), strict=True)
         return [
@@ -287,7 +288,7 @@ def _numbered(pod: PodKey, times_before: int) -> str:
 
 
 def in_order(numbers: NDArray[np.intp], at_s: NDArray[np.float64]) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
-    """By number, and then by time."""
+    """The arrays sorted by number, and then by time."""
     order = np.lexsort((at_s, numbers))
     return numbers[order], at_s[order]
 

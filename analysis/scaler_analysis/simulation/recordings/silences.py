@@ -1,4 +1,4 @@
-"""Of whom was nothing recorded for long, while others were recorded? Pure.
+"""Whose samples were missing for long, while others were recorded? Pure.
 
 A silence is longer than `longest_s` seconds. Time is cut into spans of that length: within one of them there is no
 silence, so the first and the last sample of a series in each tell all of its silences exactly, and a month of samples
@@ -35,7 +35,7 @@ class FirstAndLast(NamedTuple):
 def first_and_last(
     series: NDArray[np.integer], at_s: NDArray[np.float64], number: int, longest_s: float
 ) -> FirstAndLast:
-    """Of samples in the order of time; of so many series."""
+    """The first and last samples of so many series, from samples in the order of time."""
     edges = np.flatnonzero(np.diff(at_s // longest_s)) + 1
     spans = pairwise([0, *edges.tolist(), len(series)])
     return FirstAndLast.joined(_in_span(series[begin:end], at_s[begin:end], number) for begin, end in spans)
@@ -68,7 +68,7 @@ def outages_in(known: FirstAndLast, longest_s: float) -> list[tuple[float, float
 def silences_while_others_were_recorded(
     pods: NDArray[np.intp], known: FirstAndLast, longest_s: float
 ) -> Iterator[tuple[int, float]]:
-    """By number of the pod, the end of each: outages do not count."""
+    """The pod's number and the end of each silence: outages do not count."""
     outages = outages_in(known, longest_s)
     for pod, begin_s, end_s in silences(pods, known, longest_s):
         unseen_s = sum(max(0.0, min(end_s, b) - max(begin_s, a)) for a, b in outages)

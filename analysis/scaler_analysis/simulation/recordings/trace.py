@@ -48,7 +48,7 @@ OPTIONAL = ("owner", "queue", "team", "gpus", "model", "node")
 _NUMBERS = ("time", "value", "gpus")
 _INDEX = re.compile(r"(?:gpu|nvidia|card|device)?[-_ ]?\d{1,3}", re.IGNORECASE)
 _LINES = 100_000
-"""That are read together."""
+"""How many are read together."""
 _LATEST_S = 1e11
 """In the year 5138; Unix milliseconds are later."""
 _LONGEST_S = 3 * 366 * 86400.0
@@ -112,7 +112,7 @@ class _Taking:
         self._recording = recording
         self._signals = {each.name: each for each in signals}
         self._positions: dict[tuple[str, ...], int] = {}
-        """Of each series, by what identifies it in the file; -1 where its signal is not known."""
+        """The position of each series, by what identifies it in the file; -1 where its signal is not known."""
         self._first_s = nan
         self.reading = TraceReading()
 

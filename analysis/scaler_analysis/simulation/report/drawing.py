@@ -45,7 +45,7 @@ class AxisTick:
 class RegretPlot:
     points: Sequence[PlotPoint]
     lines: Sequence[tuple[str, bool]] = field(default_factory=list)
-    """Of each floor, through its windows: the points of a polyline, and whether it is today's floor."""
+    """The line of each floor through its windows: the points of a polyline, and whether it is today's floor."""
     x_ticks: Sequence[AxisTick] = ()
     y_ticks: Sequence[AxisTick] = ()
     accepted_x: float | None = None
@@ -87,7 +87,7 @@ def plot_of(answer: Mapping[str, Any]) -> RegretPlot | None:
 
 
 def _window(point: Mapping[str, Any], best: Mapping[str, Any], today: str, *, is_last: bool) -> PlotPoint:
-    """Of another floor than today's only the longest window has a label, which stands for its line."""
+    """A point of the curve. Only the longest window of a floor other than today's has a label, for its whole line."""
     window, floor = point["idleAfter"], point["activeAbove"]
     is_best = (best.get("idleAfter"), best.get("activeAbove")) == (window, floor)
     kind = "today" if point["isToday"] else "recommended" if is_best else "window" if floor == today else "other"
