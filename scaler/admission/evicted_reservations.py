@@ -12,6 +12,9 @@ Laws:
 * An existing pod without a node may be scheduled for as long as it exists. A job whose controller does not work any
   more leaves such pods behind; a restart finds them.
 * Pods on nodes are not counted here: they hold their node's capacity until they terminate.
+* Which run a pod is of, its Workload does not tell. Within that moment none on a node counts as a pod of the present
+  run, also where the gang was released again: they are about to be deleted, and are so only once the copy of pods has
+  caught up. And the gang itself is not released onto places that such pods may have taken meanwhile, unseen.
 * Unreadable is not nothing: while pods may be created whose demands are not known, free capacity is not known either.
 
 Worked example: a gang of 2 has its check Ready, and one of its pods is on a node, when it is deactivated at 12:00:00.
@@ -41,7 +44,9 @@ class _Evicted:
     pending_demands: tuple[NodeDemand, ...] | str
     """What the pods need that were not on nodes then, or why these are not known."""
     since: datetime | None = None
-    """When it was first observed without quota."""
+    """When it was first observed without quota, or with that of its next run."""
+    is_back: bool = False
+    """Whether it is released again, so that its places are its own."""
 
 
 class EvictedReservations:
@@ -62,23 +67,34 @@ class EvictedReservations:
 
     def note(self, workload: Workload, pending_demands: tuple[NodeDemand, ...] | str = ()) -> None:
         """It is evicted after it was released, or was listed in that state."""
-        self._evicted.setdefault(workload.metadata.uid, _Evicted(workload, pending_demands))
+        known = self._evicted.get(workload.metadata.uid)
+        if known is None or known.is_back:
+            self._evicted[workload.metadata.uid] = _Evicted(workload, pending_demands)
 
     def stays(self, uid: str) -> None:
         """It is released again: its reservation is its own."""
-        self._evicted.pop(uid, None)
+        if (evicted := self._evicted.get(uid)) is not None:
+            evicted.is_back = True
+
+    def has_pods_of_earlier_run(self, workload: Workload, now: datetime) -> bool:
+        """Whether pods of the released Workload, or of one before it with its name, may be from before an eviction."""
+        metadata = workload.metadata
+        return any(
+            self._is_recent(each, now)
+            for uid, each in self._evicted.items()
+            if each.workload.metadata.key == metadata.key and (each.is_back or uid != metadata.uid)
+        )
 
     def requests(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[PlacementRequest]:
         """What their pods may still use. `current` gives a Workload by its key."""
-        for workload, taken in self._taken(now, current):
+        for workload, taken, is_recent in self._taken(now, current):
             if not isinstance(taken, str):
-                yield PlacementRequest(
-                    key="/".join(workload.metadata.key), uid=workload.metadata.uid, demands=taken, at=now
-                )
+                key, uid = "/".join(workload.metadata.key), workload.metadata.uid
+                yield PlacementRequest(key=key, uid=uid, demands=taken, at=now, is_recent=is_recent)
 
     def unread(self, now: datetime, current: Callable[[str], Workload | None]) -> str:
         """Why it is not known what pods may still use; empty where it is."""
-        for workload, taken in self._taken(now, current):
+        for workload, taken, _ in self._taken(now, current):
             if isinstance(taken, str):
                 key = "/".join(workload.metadata.key)
                 return (
@@ -88,13 +104,15 @@ class EvictedReservations:
 
     def _taken(
         self, now: datetime, current: Callable[[str], Workload | None]
-    ) -> Iterator[tuple[Workload, tuple[NodeDemand, ...] | str]]:
-        """Those whose pods may still be scheduled, and what these need, or why that is not known. Others go."""
+    ) -> Iterator[tuple[Workload, tuple[NodeDemand, ...] | str, bool]]:
+        """Those whose pods may still be scheduled, what these need, or why that is not known, and whether more may be
+        created. Others go.
+        """
         for uid, evicted in list(self._evicted.items()):
             may_make_pods = self._may_make_pods(evicted, now, current)
             taken = (evicted.pending_demands if may_make_pods else ()) or self._of_pods(evicted.workload)
-            if isinstance(taken, str) or any(each.count for each in taken):
-                yield evicted.workload, taken
+            if not evicted.is_back and (isinstance(taken, str) or any(each.count for each in taken)):
+                yield evicted.workload, taken, may_make_pods
             elif not may_make_pods:
                 del self._evicted[uid]
 
@@ -104,6 +122,10 @@ class EvictedReservations:
         is_same = found is not None and found.metadata.uid == evicted.workload.metadata.uid
         if found is not None and is_same and is_true(found.status.conditions, "Admitted") and not holds_quota(found):
             return True
+        return self._is_recent(evicted, now)
+
+    def _is_recent(self, evicted: _Evicted, now: datetime) -> bool:
+        """Whether the copy of pods may not have caught up."""
         evicted.since = evicted.since or now
         return now - evicted.since < self._afterwards
 

@@ -262,11 +262,17 @@ class AdmissionWatch:
 
     def bound(self, workload: Workload) -> Counter[str]:
         """How many of its pods are on nodes, by PodSet, without terminating ones."""
-        return self._counted(workload, lambda pod: not holds_no_node(pod) and pod.metadata.deletion_timestamp is None)
+        return self._on_nodes(workload, lambda pod: not holds_no_node(pod) and pod.metadata.deletion_timestamp is None)
 
     def _placed(self, workload: Workload) -> Counter[str]:
         """How many of its pods are on nodes, by PodSet, with terminating ones."""
-        return self._counted(workload, lambda pod: not holds_no_node(pod))
+        return self._on_nodes(workload, lambda pod: not holds_no_node(pod))
+
+    def _on_nodes(self, workload: Workload, counts: Callable[[Pod], bool]) -> Counter[str]:
+        """How many of the pods of its present run count. None while they may be those of an earlier one."""
+        if self._evicted_reservations.has_pods_of_earlier_run(workload, self._clock()):
+            return Counter()
+        return self._counted(workload, counts)
 
     def _without_node(self, workload: Workload) -> Counter[str]:
         """How many of its pods wait for a node, by PodSet."""

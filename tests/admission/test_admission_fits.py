@@ -83,6 +83,55 @@ async def test_nor_when_that_one_is_evicted_while_its_pods_may_still_be_created(
     assert cluster.is_running("gang")
 
 
+# ----------------------------------------------------------------------------------------- copies that are not in step
+
+
+async def _runs_again(cluster: SimCluster, name: str) -> None:
+    """It is evicted and has its quota again within a second. Its old pods end for a minute, unseen."""
+    cluster.termination[name] = 60.0
+    cluster.copies[POD].follow = lambda _: None  # type: ignore[method-assign]
+    workload = cluster.workload(name)["metadata"]["name"]
+    cluster.change(WORKLOAD, workload, {"spec": {"active": False}})
+    await _before_the_scheduler(cluster)
+    cluster.change(WORKLOAD, workload, {"spec": {"active": True}})
+    await _before_the_scheduler(cluster)
+
+
+@pytest.mark.parametrize("queue", ["lq", "free"])
+async def test_pods_of_an_earlier_run_are_none_of_the_present_one_however_late_they_are_seen_to_end(queue: str) -> None:
+    """Its Workload is seen to be released again, its old pod on a to be there: b is taken, although no pod shows it."""
+    cluster = await _cluster({"a": 8, "b": 8})
+    cluster.submit("again", gpus=8, queue=queue)
+    await cluster.passes(2)
+    await _runs_again(cluster, "again")
+    assert cluster.is_admitted("again")
+    cluster.submit("gang", gpus=8)
+    await cluster.passes(2)
+    assert not cluster.is_admitted("gang")
+    del cluster.copies[POD].follow
+    await cluster.passes(10)
+    assert cluster.is_running("again")
+    assert not cluster.is_admitted("gang")
+    await cluster.passes(60)
+    assert cluster.is_running("gang")
+
+
+async def test_a_gang_is_not_released_again_onto_the_place_that_its_old_pod_has_got_unseen() -> None:
+    """It waits 3 s, after which the pod is seen on the node: with a pod there that ends it would start by half."""
+    cluster = await _cluster({"a": 8})
+    cluster.submit("again", gpus=8)
+    await _before_the_scheduler(cluster)
+    cluster.copies[POD].follow = lambda _: None  # type: ignore[method-assign]
+    cluster.schedule()
+    await _runs_again(cluster, "again")
+    assert cluster.says("again").startswith("Pending: fits, but pods of ns/")
+    del cluster.copies[POD].follow
+    await cluster.passes(5)
+    assert cluster.says("again").startswith("Pending: fits once pods have terminated on a")
+    await cluster.passes(60)
+    assert cluster.is_running("again")
+
+
 # ------------------------------------------------------------------------------------------- nodes of their own, taints
 
 

@@ -142,3 +142,30 @@ def test_one_that_was_released_again_has_its_places_as_its_own(place: Place) -> 
     place.leaving.stays(UID)
     place.current = _made(_evicted())
     assert place.later(0) == 0
+
+
+def test_for_a_moment_after_that_its_pods_may_be_those_of_its_earlier_run(place: Place) -> None:
+    place.goes()
+    place.current = _made(_admitted())
+    assert not place.leaving.has_pods_of_earlier_run(place.current, NOON)
+    place.leaving.stays(UID)
+    found = [place.leaving.has_pods_of_earlier_run(place.current, NOON + timedelta(seconds=each)) for each in (0, 2, 3)]
+    assert found == [True, True, False]
+
+
+def test_one_that_is_evicted_once_more_leaves_what_its_last_run_had_not_placed(place: Place) -> None:
+    place.goes(bound=2)
+    place.leaving.stays(UID)
+    place.goes(bound=0)
+    place.goes(bound=1)
+    place.current = _made(_evicted())
+    assert place.later(0) == 2
+
+
+def test_another_workload_with_its_name_has_its_pods_too(place: Place) -> None:
+    """Kueue makes the Workload of a job anew, and its pods are found by the job."""
+    place.goes()
+    admitted = _admitted()
+    admitted.json["metadata"]["uid"] = "another"
+    found = [place.leaving.has_pods_of_earlier_run(_made(admitted), NOON + timedelta(seconds=each)) for each in (0, 3)]
+    assert found == [True, False]
