@@ -56,8 +56,10 @@ class Laws:
         """Pods that found no node, in all."""
         self._awaited: tuple[str, str] | None = None
         """Who is first in line, and would fit once pods have ended that end now."""
-        self._promised: dict[str, datetime] = {}
-        """By uid of a Workload, when its pods could last come."""
+        self._promised: frozenset[str] = frozenset()
+        """The uids of the Workloads whose pods could come at the last look."""
+        self._stopped: dict[str, datetime] = {}
+        """By uid of a Workload, the first look at which its pods could not come any more."""
         cluster.looked = self._after_look
         cluster.api.watch = self._of_patch  # type: ignore[attr-defined]
 
@@ -148,10 +150,12 @@ class Laws:
     def _has_just_stopped(self) -> bool:
         """Whether a Workload has stopped so shortly before that its job may still make pods, as far as is known."""
         now, workloads = self._cluster.client.now, self._cluster.client.all(WORKLOAD)
-        promised = {each["metadata"]["uid"]: now for each in workloads if is_promised(each)}
-        recent = {uid: at for uid, at in self._promised.items() if now - at <= self._cluster.afterwards}
-        self._promised = recent | promised
-        return bool(recent.keys() - promised.keys())
+        promised = frozenset(each["metadata"]["uid"] for each in workloads if is_promised(each))
+        found = self._stopped | dict.fromkeys(self._promised - promised, now)
+        recent = {uid: at for uid, at in found.items() if now - at <= self._cluster.afterwards}
+        self._stopped = {uid: at for uid, at in recent.items() if uid not in promised}
+        self._promised = promised
+        return bool(self._stopped)
 
     def _is_anybody_coming(self, opened: set[str]) -> bool:
         """Whether pods may be on their way of others than those that were released just now.
