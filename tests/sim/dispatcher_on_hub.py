@@ -25,18 +25,21 @@ from scaler.kube.objects.kueue_queues import AdmissionCheck, LocalQueue
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import ClusterOffer, MultiKueueCluster, MultiKueueConfig, PlacementDecision
 from scaler.kube.objects.resources import (
+    ADD_ON_PLACEMENT_SCORE,
     ADMISSION_CHECK,
     CLUSTER_OFFER,
     LOCAL_QUEUE,
     MULTIKUEUE_CLUSTER,
     MULTIKUEUE_CONFIG,
     PLACEMENT_DECISION,
+    PROFILE_DECISION,
     WORKLOAD,
     Resource,
 )
 from scaler.kube.writes import LeaderApi
 from scaler.multikueue.hub.dispatch.controller import Dispatcher, DispatchReport
-from scaler.multikueue.hub.dispatch.plan import DispatchPlanner
+from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, JudgedWorkloads
+from scaler.multikueue.hub.dispatch.scores import PlacementScores
 from scaler.multikueue.hub.dispatch.waiting import HubObjects, dispatch_indexes
 from scaler.multikueue.hub.worker_connections import WorkerConnection
 
@@ -50,6 +53,7 @@ _KINDS: Mapping[Resource, type[Any]] = {
     MULTIKUEUE_CONFIG: MultiKueueConfig,
     MULTIKUEUE_CLUSTER: MultiKueueCluster,
     PLACEMENT_DECISION: PlacementDecision,
+    PROFILE_DECISION: PlacementDecision,
     LOCAL_QUEUE: LocalQueue,
 }
 
@@ -161,22 +165,33 @@ class SimConnections:
 class HubDispatcher:
     """The program on the hub."""
 
-    def __init__(self, clusters: DispatchedClusters, dice: Random, rates: FaultRates = FaultRates()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        clusters: DispatchedClusters,
+        dice: Random,
+        *,
+        patience: timedelta = PATIENCE,
+        requests: int = 64,
+        with_scores: bool = False,
+    ) -> None:
         self._clusters, self._dice = clusters, dice
+        self._planner = DispatchPlanner(patience=patience, requests=requests, gpus=GPUS)
+        self._with_scores = with_scores
         self._clock = HubClock(clusters.hub.client)
-        self._api = LeadersApi(clusters.hub.client, [WORKLOAD])
+        self.api = LeadersApi(clusters.hub.client, [WORKLOAD, ADD_ON_PLACEMENT_SCORE])
         self._links = {name: LinkedApi(each.client, [CLUSTER_OFFER]) for name, each in clusters.workers.items()}
         self.lifetime = Lifetime()
-        for api in (self._api, *self._links.values()):
+        for api in (self.api, *self._links.values()):
             api.lifetime = self.lifetime
         self.deaths = 0
         self.reports: list[DispatchReport] = []
-        self.set_rates(rates)
+        self.judged: JudgedWorkloads = {}
+        self.set_rates(FaultRates())
         self.starts()
 
     def set_rates(self, rates: FaultRates) -> None:
         """How often calls go wrong from now on."""
-        for api in (self._api, *self._links.values()):
+        for api in (self.api, *self._links.values()):
             api.rates, api.chance = rates, self._dice
 
     def starts(self) -> None:
@@ -190,19 +205,22 @@ class HubDispatcher:
         self._look_at = self._clock.now()
         self._shown: object = None
         self.events = SimEvents()
+        api: Any = LeaderApi(cast(Any, self.api), is_leader=lambda: True)
         self.dispatcher = Dispatcher(
-            api=cast(Any, LeaderApi(cast(Any, self._api), is_leader=lambda: True)),
+            api=api,
             objects=HubObjects(
                 workloads=copies[WORKLOAD],
                 checks=copies[ADMISSION_CHECK],
                 configs=copies[MULTIKUEUE_CONFIG],
                 clusters=copies[MULTIKUEUE_CLUSTER],
-                decisions=(copies[PLACEMENT_DECISION],),
+                decisions=(copies[PLACEMENT_DECISION], copies[PROFILE_DECISION]),
                 local_queues=copies[LOCAL_QUEUE],
             ),
             connections=cast(Any, self.connections),
-            planner=DispatchPlanner(patience=PATIENCE, requests=64, gpus=GPUS),
+            planner=self._planner,
             recorder=cast(Any, self.events),
+            judged=lambda: self.judged,
+            scores=PlacementScores(api=api, maximum=64) if self._with_scores else None,
             observe=self.reports.append,
             clock=self._clock,
         )
@@ -222,17 +240,16 @@ class HubDispatcher:
             client=self._clusters.workers[name].client,
         )
 
-    async def turn(self) -> None:
-        """What is due now, in any order. It may die of it."""
+    async def turn(self, *, looks: bool = False) -> None:
+        """What is due now, in any order; `looks`: and a look whatever has changed. It may die of it."""
         try:
             for name in self._dice.sample([*self._links], len(self._links)):
                 self._links[name].is_cut = name in self._clusters.links.lost
                 await self.connections.connections[name].turn(hears=self._dice.random() < 0.9)
-            if self._follow() or self.dispatcher.woken.is_set() or self._clock.now() >= self._look_at:
+            if self._follow() or looks or self.dispatcher.woken.is_set() or self._clock.now() >= self._look_at:
                 self._look_at = self._clock.now() + _LOOKS_EVERY
                 self.dispatcher.woken.clear()
                 await self.dispatcher.tick(self._clock.now())
-                del self.reports[:-1]
         except ProcessKilled:
             self.deaths += 1
             self.starts()

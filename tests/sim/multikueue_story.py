@@ -145,6 +145,7 @@ class MultiKueueStory:
             parts = [self.hub, *self.scalers.values()]
             for part in self.dice.sample(parts, len(parts)):
                 await part.turn()
+                del self.hub.reports[:-1]
                 self.laws.look()
             await self.clusters.settle()
             self.laws.look()
