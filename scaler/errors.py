@@ -5,6 +5,7 @@ a value with a reason and let a programming error crash loudly.
 """
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 
 class ScalerError(Exception):
@@ -13,6 +14,12 @@ class ScalerError(Exception):
 
 class ConfigurationError(ScalerError):
     """Settings, relabel rules or flags that cannot be used; raised before anything is started."""
+
+
+def need_extra(extra: str, *, module: str, use: str) -> None:
+    """Raises: ConfigurationError where something is configured whose module an extra installs, and it is missing."""
+    if find_spec(module) is None:
+        raise ConfigurationError(f"{use} needs {module}, which is not installed; install 'idle-gpu-scaler[{extra}]'")
 
 
 class MetadataError(ScalerError):

@@ -10,7 +10,7 @@
 set -eu
 
 PYTHON="${PYTHON:-python3}"
-EXTRAS="--extra analysis --extra fast --extra reflection"
+EXTRAS="--extra analysis --extra fast --extra notifications --extra reflection"
 
 tools() {
     "$PYTHON" -m venv "$1"
@@ -43,7 +43,8 @@ check() {
         echo "gRPC cannot be loaded: the base image lacks a library, most likely libstdc++ (Debian: libstdc++6)" >&2
         exit 1
     }
-    "$1/bin/python" -c 'import kubernetes.aio, scaler.app.cli.main, scaler_analysis.report.page, uvloop, grpc_reflection'
+    "$1/bin/python" -c 'import kubernetes.aio, scaler.app.cli.main, scaler_analysis.report.page'
+    "$1/bin/python" -c 'import apprise, grpc_reflection, itsdangerous, uvloop'
     "$1/bin/idle-gpu-scaler" version
 }
 

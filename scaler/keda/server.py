@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from scaler.decision.decision_cache import DecisionCache
-from scaler.errors import ConfigurationError
+from scaler.errors import ConfigurationError, need_extra
 from scaler.keda._pb import externalscaler_pb2 as pb
 from scaler.keda._pb import externalscaler_pb2_grpc as pb_grpc
 from scaler.keda.servicer import ExternalScalerServicer, Observe, StreamLifetimes
@@ -219,11 +219,8 @@ def server_options(config: ServerConfig) -> list[tuple[str, int]]:
 
 
 def _enable_reflection(server: grpc.aio.Server) -> None:
-    try:
-        from grpc_reflection.v1alpha import reflection
-    except ImportError as error:
-        raise ConfigurationError(
-            "gRPC reflection is switched on but not installed; install 'idle-gpu-scaler[reflection]' or switch it off"
-        ) from error
+    need_extra("reflection", module="grpc_reflection", use="grpc.reflection")
+    from grpc_reflection.v1alpha import reflection
+
     scaler = pb.DESCRIPTOR.services_by_name["ExternalScaler"].full_name
     reflection.enable_server_reflection((scaler, health.SERVICE_NAME, reflection.SERVICE_NAME), server)

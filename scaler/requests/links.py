@@ -23,15 +23,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
-from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
 
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import CandidateState
 from scaler.documents import read_secret
-from scaler.errors import ConfigurationError, ScalerError
+from scaler.errors import ConfigurationError, ScalerError, need_extra
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy
 from scaler.notifications.notice import Notice
@@ -39,6 +39,9 @@ from scaler.notifications.workloads import Source
 from scaler.suspension.keeps import keeps_of, settle
 from scaler.targets.target_state import WakeCause
 from scaler.targets.workloads import ASKED_BY, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION, Asker, instant_of
+
+if TYPE_CHECKING:
+    from itsdangerous import URLSafeTimedSerializer
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +89,10 @@ class LinkError(ScalerError):
 
 
 class Links:
+    """Raises: ConfigurationError where what signs them is not installed."""
+
     def __init__(self, config: LinkConfig) -> None:
+        need_extra("notifications", module="itsdangerous", use="notifications.links")
         self.config = config
 
     def of_notice(self, notice: Notice, source: Source, now: datetime, policy: Policy | None = None) -> dict[str, str]:
@@ -117,11 +123,13 @@ class Links:
 
     def read(self, verb: LinkVerb, token: str, now: datetime) -> Link:
         """Raises: LinkError unless it was signed for this verb, and has not expired."""
+        from itsdangerous import BadSignature
+
         if not _TOKEN.fullmatch(token):
             raise _forged()
         try:
             link = msgspec.convert(self._serializer(verb).loads(token), Link)
-        except (BadSignature, SignatureExpired, msgspec.ValidationError):
+        except (BadSignature, msgspec.ValidationError):
             raise _forged() from None
         if now.timestamp() >= link.expires:
             raise LinkError(HTTPStatus.GONE, "This link has expired.")
@@ -159,8 +167,10 @@ class Links:
             case LinkVerb.KEEP:
                 return f"Keep it for {format_duration(min(self.config.keep_for, longest or self.config.keep_for))}"
 
-    def _serializer(self, verb: LinkVerb) -> URLSafeTimedSerializer:
+    def _serializer(self, verb: LinkVerb) -> "URLSafeTimedSerializer":
         """Raises: LinkError where there are no keys."""
+        from itsdangerous import URLSafeTimedSerializer
+
         try:
             keys = read_secret(self.config.key_file).split()
         except ConfigurationError:

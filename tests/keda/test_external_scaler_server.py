@@ -215,6 +215,6 @@ async def test_reflection_lists_the_services_when_it_is_switched_on() -> None:
 
 
 async def test_reflection_without_its_extra_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "grpc_reflection.v1alpha", None)
+    monkeypatch.setitem(sys.modules, "grpc_reflection", None)
     with pytest.raises(ConfigurationError, match=r"install 'idle-gpu-scaler\[reflection\]'"):
         ExternalScalerServer(ServerConfig(reflection=True), MemoryDecisions())

@@ -3,13 +3,17 @@
 Not covered: definitions of other groups. Of a TrainJob (trainer.kubeflow.org) not all CEL rules are evaluated.
 """
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from recordings import CRDS, needs_data
 from sandbox.kubeapi_session import MERGE, serving
 from scaler_sandbox.kubeapi import KubeApi
+from scaler_sandbox.kubeapi.schema.cel_rules import RuleBook
+from scaler_sandbox.kubeapi.schema.structural import compile_schema
 
 GROUPS = ("kueue.x-k8s.io", "keda.sh", "ray.io")
 pytestmark = needs_data(CRDS)
@@ -33,6 +37,16 @@ def workload(**spec: Any) -> dict[str, Any]:
     pod_sets = [{"name": "main", "count": 1, "template": {"spec": {"containers": containers}}}]
     head = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "one"}}
     return {**head, "spec": {"queueName": "q", "podSets": pod_sets, **spec}}
+
+
+def test_rules_are_listed_as_unchecked_where_their_evaluator_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = "self.size() < 3"
+    schema = compile_schema({"type": "array", "x-kubernetes-validations": [{"rule": rule}]})
+    assert len([*RuleBook(schema).broken([1, 2, 3], None)]) == 1
+    monkeypatch.setitem(sys.modules, "cel", None)
+    without = RuleBook(schema)
+    assert without.unchecked == (rule,)
+    assert not [*without.broken([1, 2, 3], None)]
 
 
 async def test_all_rules_of_what_the_program_writes_are_evaluated() -> None:

@@ -20,7 +20,8 @@ What it leaves out on purpose, and how that shows:
 * metadata alone (`PartialObjectMetadata`), and label selectors with `<` and `>`;
 * protobuf: `kubectl create deployment` and its like send it and get 415; `kubectl create -f` and `apply` do not;
 * conversion webhooks: all versions of a custom resource hold the same object (strategy None);
-* CEL functions that only Kubernetes has: such rules are listed in `Version.unchecked_rules` and not evaluated.
+* CEL functions that only Kubernetes has: such rules are listed in `Version.unchecked_rules` and not evaluated;
+  nor is any rule where the extra `rules` is not installed.
 """
 
 from scaler_sandbox.kubeapi.api import KubeApi

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from scaler.errors import need_extra
 from scaler.notifications.senders import Content, Sender, TargetConfig
 from scaler.webhook import SendError, secret_of
 
@@ -24,6 +25,8 @@ _MAIL = ("mailto", "mailtos")
 
 
 def sender(target: TargetConfig, threads: Executor, timeout: timedelta) -> Sender:
+    """Raises: ConfigurationError where Apprise is not installed."""
+    need_extra("notifications", module="apprise", use=f"target {target.name} of kind apprise")
     return AppriseTarget(target, threads, timeout)
 
 

@@ -42,7 +42,7 @@ class SchemaValidator:
 
     def __init__(self, openapi: Json, compiled: Structural, *, replicas: Place) -> None:
         """`replicas` is where the scale subresource keeps its number; empty where there is none."""
-        import jsonschema_rs  # of the extra `demo`
+        import jsonschema_rs
 
         self._compiled = compiled
         self._replicas = replicas
