@@ -12,27 +12,13 @@ Laws:
 """
 
 from collections.abc import Awaitable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 from math import isfinite
-from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
 
-from scaler.admission.policy import (
-    Amount,
-    AtLimit,
-    CheckPolicy,
-    LabelFromDetail,
-    MergePolicy,
-    OnCapacityRevoked,
-    ProvisioningPolicy,
-    Retry,
-    Unusable,
-    Withdraw,
-)
+from scaler.admission.policy import CheckPolicy, MergePolicy, ProvisioningPolicy, Retry, Unusable
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
 from scaler.documents import UNREADABLE
 from scaler.idleness.durations import parse_duration
@@ -41,15 +27,13 @@ from scaler.kube.objects.core import Json, condition, condition_patch, decode
 from scaler.kube.objects.idlegpu import ProvisioningSpec, ReclaimPolicy, RetryStrategy
 from scaler.kube.objects.kueue_queues import AdmissionCheck
 from scaler.kube.objects.resources import ADMISSION_CHECK, RECLAIM_POLICY, Resource
-from scaler.kube.reflector import Absent, Reflecting
+from scaler.kube.reflector import Absent, Reflecting, Reflector
 from scaler.kube.writes import PatchApi, is_written
-from scaler.targets.cluster_state import ObjectLister
+from scaler.quota.watch import NotSynced
 
 log = structlog.get_logger(__name__)
 
 USABLE = "Usable"
-_Word = TypeVar("_Word", bound=StrEnum)
-
 
 # ------------------------------------------------------------------------------------------ the spec of ReclaimPolicies
 
@@ -79,9 +63,9 @@ def _provisioning(spec: ProvisioningSpec) -> ProvisioningPolicy:
     """Raises: ValueError."""
     if not spec.class_name:
         raise ValueError("spec.provisioning.className: is empty; name a provisioning class")
-    amount = _word(Amount, "amount", spec.amount)
+    only_missing = _among("amount", spec.amount, ("Gang", "Missing")) == "Missing"
     selectors = spec.pod_set_updates.node_selector
-    if amount is Amount.MISSING and selectors:
+    if only_missing and selectors:
         raise ValueError(
             "spec.provisioning.podSetUpdates.nodeSelector: with amount Missing it would keep whole PodSets off the "
             "nodes that are free already; remove it, or set amount to Gang"
@@ -91,16 +75,14 @@ def _provisioning(spec: ProvisioningSpec) -> ProvisioningPolicy:
         provisioning_class=spec.class_name,
         parameters=spec.parameters,
         managed_resources=frozenset(spec.managed_resources),
-        amount=amount,
-        merge_policy=_word(MergePolicy, "podSetMergePolicy", merge) if merge else None,
-        node_selector=tuple(
-            LabelFromDetail(key=each.key, detail=each.value_from_provisioning_class_detail) for each in selectors
-        ),
+        only_missing=only_missing,
+        merge_policy=MergePolicy(_among("podSetMergePolicy", merge, [*MergePolicy])) if merge else None,
+        node_selector={each.key: each.value_from_provisioning_class_detail for each in selectors},
         after=_duration("after", spec.after),
-        withdraw=_word(Withdraw, "withdraw", spec.withdraw),
+        withdraws=_among("withdraw", spec.withdraw, ("WhenFree", "Never")) == "WhenFree",
         retry=_retry(spec.retry),
-        at_limit=_word(AtLimit, "atLimit", spec.at_limit),
-        on_capacity_revoked=_word(OnCapacityRevoked, "onCapacityRevoked", spec.on_capacity_revoked),
+        yields_at_limit=_among("atLimit", spec.at_limit, ("Hold", "Yield")) == "Yield",
+        evicts_on_revocation=_among("onCapacityRevoked", spec.on_capacity_revoked, ("Evict", "Ignore")) == "Evict",
     )
 
 
@@ -124,36 +106,22 @@ def _duration(field: str, text: str) -> timedelta:
         raise ValueError(f"spec.provisioning.{field}: {error}") from error
 
 
-def _word(words: type[_Word], field: str, text: str) -> _Word:
-    try:
-        return words(text)
-    except ValueError:
-        known = " or ".join(words)
-        raise ValueError(f"spec.provisioning.{field}: {text!r} is not known; write {known}") from None
+def _among(field: str, text: str, words: Sequence[str]) -> str:
+    """The text, where it is one of these words. Raises: ValueError."""
+    if text not in words:
+        raise ValueError(f"spec.provisioning.{field}: {text!r} is not known; write {' or '.join(words)}")
+    return text
 
 
 # ----------------------------------------------------------------------------------- which policy an AdmissionCheck has
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyNotSynced:
-    """The policy is not known at the moment."""
-
-    reason: str
+PolicyOrReason = CheckPolicy | Unusable | NotSynced
+"""NotSynced: it is not known at the moment."""
+ReclaimPolicies = Reflector[ReclaimPolicy]
 
 
-PolicyOrReason = CheckPolicy | Unusable | PolicyNotSynced
-
-
-class ReclaimPolicyStore(ObjectLister[ReclaimPolicy], Protocol):
-    """The ReclaimPolicies. A Reflector keeps them."""
-
-    @property
-    def undecodable(self) -> Any:
-        """Reasons by (namespace, name)."""
-
-
-def policy_of(check: AdmissionCheck, policies: ReclaimPolicyStore) -> PolicyOrReason:
+def policy_of(check: AdmissionCheck, policies: ReclaimPolicies) -> PolicyOrReason:
     """The policy of the check; the defaults where it has no parameters."""
     parameters = check.spec.parameters
     if parameters is None:
@@ -165,7 +133,7 @@ def policy_of(check: AdmissionCheck, policies: ReclaimPolicyStore) -> PolicyOrRe
     return _named(parameters.name, policies, where)
 
 
-def _named(name: str, policies: ReclaimPolicyStore, where: str) -> PolicyOrReason:
+def _named(name: str, policies: ReclaimPolicies, where: str) -> PolicyOrReason:
     found, why = policies.get("", name), policies.undecodable.get(("", name))
     if why is not None:
         return Unusable(f"{where}: ReclaimPolicy {name!r} cannot be read: {why}")
@@ -178,11 +146,11 @@ def _named(name: str, policies: ReclaimPolicyStore, where: str) -> PolicyOrReaso
         )
     if not (isinstance(state, Reflecting) and isfinite(policies.age)):
         reason = "" if isinstance(state, Reflecting) else f": {state.message}"
-        return PolicyNotSynced(f"ReclaimPolicies are not listed{reason}")
+        return NotSynced(f"ReclaimPolicies are not listed{reason}")
     return Unusable(f"{where}: there is no ReclaimPolicy {name!r}; create it, or name another one")
 
 
-def checks_with_provisioning(checks: Iterable[AdmissionCheck], policies: ReclaimPolicyStore) -> frozenset[str]:
+def checks_with_provisioning(checks: Iterable[AdmissionCheck], policies: ReclaimPolicies) -> frozenset[str]:
     """Names of our checks that wait until gangs fit, and request missing nodes."""
     found = {each.metadata.name: policy_of(each, policies) for each in checks if is_ours(each)}
     return frozenset(
@@ -192,7 +160,7 @@ def checks_with_provisioning(checks: Iterable[AdmissionCheck], policies: Reclaim
     )
 
 
-def checks_with_reuse(checks: Iterable[AdmissionCheck], policies: ReclaimPolicyStore) -> frozenset[str]:
+def checks_with_reuse(checks: Iterable[AdmissionCheck], policies: ReclaimPolicies) -> frozenset[str]:
     """Names of our checks for which idle workloads are suspended where a gang with quota lacks nodes."""
     found = {each.metadata.name: policy_of(each, policies) for each in checks if is_ours(each)}
     return frozenset(
@@ -208,7 +176,7 @@ def checks_with_reuse(checks: Iterable[AdmissionCheck], policies: ReclaimPolicyS
 class AdmissionChecks:
     """Keeps the condition `Active` of our AdmissionChecks up to date, and `Usable` of all ReclaimPolicies."""
 
-    def __init__(self, api: PatchApi, policies: ReclaimPolicyStore, announcer: EventSink) -> None:
+    def __init__(self, api: PatchApi, policies: ReclaimPolicies, announcer: EventSink) -> None:
         self._api = api
         self._policies = policies
         self._announcer = announcer
@@ -217,7 +185,7 @@ class AdmissionChecks:
         """Write the conditions that are not up to date. Raises: KubeError with the reason NotLeading."""
         for check in checks:
             policy = policy_of(check, self._policies)
-            if not isinstance(policy, PolicyNotSynced) and check.metadata.deletion_timestamp is None:
+            if not isinstance(policy, NotSynced) and check.metadata.deletion_timestamp is None:
                 await _keep(ADMISSION_CHECK, check.metadata.name, self._keep_active(check, policy, now))
         due = {each.metadata.name for each in self._policies.items() if not _is_current(each)}
         due |= {name for _, name in self._policies.undecodable}

@@ -31,7 +31,7 @@ from scaler.admission.check import (
     TerminatingPods,
     decide,
 )
-from scaler.admission.checks import PolicyNotSynced, PolicyOrReason
+from scaler.admission.checks import PolicyOrReason
 from scaler.admission.next_admittable import QuotaTree, next_admittable
 from scaler.admission.policy import CheckPolicy, ProvisioningPolicy, Unusable
 from scaler.admission.provisioning.lifecycle import (
@@ -319,7 +319,7 @@ def plan_step(each: CheckedWorkload, inputs: AdmissionInputs) -> CheckedWorkload
 
 def _step(each: CheckedWorkload, inputs: AdmissionInputs) -> ProvisioningStep:
     """What is to be done about its requests; nothing where its policy cannot be followed just now."""
-    if each.provisioning is None or isinstance(each.policy, Unusable | PolicyNotSynced):
+    if each.provisioning is None or isinstance(each.policy, Unusable | NotSynced):
         return NO_STEP
     policy = each.provisioning_policy
     lacking = each.provisioning.lacking(each.missing, each.reclaim or _considered(each))
@@ -362,7 +362,7 @@ def _counts_on(each: CheckedWorkload) -> object:
 
 
 def _decided(each: CheckedWorkload, admittable: str, inputs: AdmissionInputs) -> CheckedWorkload:
-    if isinstance(each.policy, PolicyNotSynced) and each.reserved.waits:
+    if isinstance(each.policy, NotSynced) and each.reserved.waits:
         return replace(each, change=NoChange("its policy is not known yet"))
     found = each.check_inputs()
     if isinstance(inputs.capacity, NotSynced):

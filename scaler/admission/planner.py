@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from scaler.admission.check import ReservedWorkload, TerminatingPods
-from scaler.admission.checks import ReclaimPolicyStore, policy_of
+from scaler.admission.checks import ReclaimPolicies, policy_of
 from scaler.admission.next_admittable import QuotaTree, quota_tree_of
 from scaler.admission.plan import AdmissionInputs, AdmissionPlan, CheckedWorkload, CheckKey, plan
-from scaler.admission.policy import AtLimit, CheckPolicy
+from scaler.admission.policy import CheckPolicy
 from scaler.admission.provisioning.lifecycle import ObservedRequest, RequestState
 from scaler.admission.provisioning.requests import (
     WORKLOAD_ANNOTATION,
@@ -97,7 +97,7 @@ class AdmissionPlanner:
         self,
         watch: AdmissionWatch,
         terminating: TerminatingPodIndex,
-        policies: ReclaimPolicyStore,
+        policies: ReclaimPolicies,
         requests: RequestWatch,
         flavors: Flavors,
         *,
@@ -249,7 +249,7 @@ class AdmissionPlanner:
     def _quota_tree(self, each: CheckedWorkload, now: datetime) -> QuotaTree | None:
         """Where its quota is, if it may return that."""
         policy, quota = each.provisioning_policy, self._quota()
-        if policy is None or policy.at_limit is not AtLimit.YIELD or isinstance(quota, NotSynced):
+        if policy is None or not policy.yields_at_limit or isinstance(quota, NotSynced):
             return None
         if not (each.reserved.waits and each.reserved.may_yield(now)):
             return None

@@ -10,44 +10,11 @@ from datetime import timedelta
 from enum import StrEnum
 
 
-class Amount(StrEnum):
-    """What a ProvisioningRequest requests."""
-
-    GANG = "Gang"
-    """All of it. Right for classes that subtract what is free already, as those of Cluster Autoscaler do: for a
-    request of the missing 8 of 16 GPUs they would find the other 8, which are free, and add nothing."""
-    MISSING = "Missing"
-    """Only the pods that fit no node. Right for classes that add nodes for everything that is requested."""
-
-
 class MergePolicy(StrEnum):
     """Which PodSets are requested as one."""
 
     IDENTICAL_TEMPLATES = "IdenticalPodTemplates"
     IDENTICAL_REQUIREMENTS = "IdenticalWorkloadSchedulingRequirements"
-
-
-class Withdraw(StrEnum):
-    """What happens to an open request once the gang fits without it."""
-
-    WHEN_FREE = "WhenFree"
-    NEVER = "Never"
-
-
-class AtLimit(StrEnum):
-    """What happens when the last request that may be made has failed, too."""
-
-    HOLD = "Hold"
-    """The gang keeps its quota and waits for capacity."""
-    YIELD = "Yield"
-    """The gang releases its quota if another Workload is admitted with it."""
-
-
-class OnCapacityRevoked(StrEnum):
-    """What happens when the provider takes back the nodes of a gang that has started."""
-
-    EVICT = "Evict"
-    IGNORE = "Ignore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +44,6 @@ _DOUBLINGS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelFromDetail:
-    """A label that the gang's nodes must have, and the provisioning class detail that has its value."""
-
-    key: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProvisioningPolicy:
     """How missing nodes are requested."""
 
@@ -92,15 +51,23 @@ class ProvisioningPolicy:
     parameters: Mapping[str, str] = field(default_factory=dict)
     managed_resources: frozenset[str] = frozenset()
     """Only PodSets that request one of these are provisioned for; empty means all of them."""
-    amount: Amount = Amount.GANG
+    only_missing: bool = False
+    """Whether only the pods that fit no node are requested, and not the whole gang. Right for classes that add nodes
+    for everything that is requested. Those of Cluster Autoscaler subtract what is free already: for a request of the
+    missing 8 of 16 GPUs they would find the other 8, which are free, and add nothing."""
     merge_policy: MergePolicy | None = None
-    node_selector: tuple[LabelFromDetail, ...] = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the gang's nodes must have, and the provisioning class detail that has the value of each."""
     after: timedelta = timedelta(0)
     """How long after the quota was reserved capacity may get free by itself or by reuse before nodes are requested."""
-    withdraw: Withdraw = Withdraw.WHEN_FREE
+    withdraws: bool = True
+    """Whether an open request is removed once the gang fits without it."""
     retry: Retry = Retry()
-    at_limit: AtLimit = AtLimit.HOLD
-    on_capacity_revoked: OnCapacityRevoked = OnCapacityRevoked.EVICT
+    yields_at_limit: bool = False
+    """Whether the gang releases its quota once the last request that may be made has failed, too, if another Workload
+    is admitted with it; else it keeps its quota and waits for capacity."""
+    evicts_on_revocation: bool = True
+    """Whether a gang that has started is evicted when the provider takes back its nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

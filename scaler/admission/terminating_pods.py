@@ -18,12 +18,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Protocol, TypeVar
 
 from scaler.admission.check import TerminatingPods
 from scaler.admission.workload import preemptor_of
 from scaler.idleness.pods import TERMINAL
-from scaler.kube.object_cache import Change, KubeObject
+from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod, condition
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
@@ -34,6 +33,7 @@ from scaler.targets.cluster_state import (
     WORKLOAD_ANNOTATION,
     ClusterState,
     ObjectLister,
+    WatchedObjects,
     job_key,
     scaled_by_key,
 )
@@ -45,19 +45,6 @@ node, or by a finalizer."""
 
 _JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
 Key = tuple[str, str]
-T = TypeVar("T", bound=KubeObject)
-
-
-class WatchedStore(ObjectLister[T], Protocol[T]):
-    """The objects of one kind, and subscriptions to their changes. A Reflector is one."""
-
-    def subscribe(self, callback: "Subscriber[T]") -> object: ...
-
-
-class Subscriber(Protocol[T]):
-    """Called at every change. It must neither raise nor block."""
-
-    def __call__(self, change: Change[T], /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +68,7 @@ class Donor:
 class TerminatingPodIndex:
     """Terminating pods, and the Workloads that wait for them."""
 
-    def __init__(self, cluster: ClusterState, workloads: WatchedStore[Workload], pods: WatchedStore[Pod]) -> None:
+    def __init__(self, cluster: ClusterState, workloads: WatchedObjects[Workload], pods: WatchedObjects[Pod]) -> None:
         self._cluster = cluster
         self._terminating: dict[Key, Pod] = {}
         self._preempted: dict[str, set[Key]] = {}

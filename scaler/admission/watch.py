@@ -19,7 +19,7 @@ from math import isfinite
 
 from scaler.admission.evicted_reservations import RELEASE_DELAY, EvictedReservations
 from scaler.admission.provisioning.requests import holds_quota
-from scaler.admission.terminating_pods import WatchedStore, pods_of
+from scaler.admission.terminating_pods import pods_of
 from scaler.admission.workload import PodDemands, is_ours, pod_demands_of, reserved_workload_of
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.object_cache import Change
@@ -34,18 +34,18 @@ from scaler.placement.node_watch import holds_no_node
 from scaler.placement.requests import PlacementRequest
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import MULTIKUEUE
-from scaler.targets.cluster_state import ClusterState, ObjectLister, PerObjectCache
+from scaler.targets.cluster_state import ClusterState, ObjectLister, PerObjectCache, WatchedObjects
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionStores:
     """The stores that admission reads beside those of the ClusterState. Workloads and pods are the same as there."""
 
-    workloads: WatchedStore[Workload]
-    pods: WatchedStore[Pod]
-    checks: WatchedStore[AdmissionCheck]
-    flavors: WatchedStore[ResourceFlavor]
-    nodes: WatchedStore[Node]
+    workloads: WatchedObjects[Workload]
+    pods: WatchedObjects[Pod]
+    checks: WatchedObjects[AdmissionCheck]
+    flavors: WatchedObjects[ResourceFlavor]
+    nodes: WatchedObjects[Node]
 
 
 class AdmissionWatch:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypeAlias
 
 from scaler.admission.checks import check_policy_of
-from scaler.admission.policy import AtLimit, CheckPolicy, Unusable
+from scaler.admission.policy import CheckPolicy, Unusable
 from scaler.admission.workload import ACTIVE, POLICY_GROUP, POLICY_KIND, is_ours
 from scaler.doctor.api_resources import is_served
 from scaler.doctor.facts import DoctorInputs
@@ -110,7 +110,7 @@ def _of_policy(about: Subject, policy: CheckPolicy, uses: _Uses, facts: DoctorIn
             "install Cluster Autoscaler's definition (autoscaling.x-k8s.io), or remove spec.provisioning",
         )
     best_effort = sorted({each.metadata.name for each, _ in uses if each.spec.queueing_strategy == "BestEffortFIFO"})
-    if policy.provisioning and policy.provisioning.at_limit is AtLimit.YIELD and best_effort:
+    if policy.provisioning and policy.provisioning.yields_at_limit and best_effort:
         yield about.warn(
             "YieldTakenBack",
             f"its policy lets gangs yield at the limit, but in {', '.join(best_effort)} (BestEffortFIFO) Kueue looks "
@@ -129,7 +129,7 @@ def _of_policy(about: Subject, policy: CheckPolicy, uses: _Uses, facts: DoctorIn
 
 def _shared_keys(policy: CheckPolicy, uses: _Uses, flavors: Sequence[ResourceFlavor]) -> set[tuple[str, str]]:
     """Node labels that the policy and a flavor set on the same pods, with the flavor."""
-    keys = {each.key for each in policy.provisioning.node_selector} if policy.provisioning else set[str]()
+    keys = {*policy.provisioning.node_selector} if policy.provisioning else set[str]()
     keys |= {policy.pin_label} if policy.pin_label else set()
     names = {flavor for _, of_check in uses for flavor in of_check}
     used = (each for each in flavors if each.metadata.name in names)

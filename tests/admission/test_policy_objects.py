@@ -11,18 +11,7 @@ from scaler_sandbox.job_manifests import reclaim_policy
 from small_cluster import embedded_api
 
 from scaler.admission.checks import check_policy_of
-from scaler.admission.policy import (
-    Amount,
-    AtLimit,
-    CheckPolicy,
-    LabelFromDetail,
-    MergePolicy,
-    OnCapacityRevoked,
-    ProvisioningPolicy,
-    Retry,
-    Unusable,
-    Withdraw,
-)
+from scaler.admission.policy import CheckPolicy, MergePolicy, ProvisioningPolicy, Retry, Unusable
 from scaler.errors import KubeError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ReclaimPolicy
@@ -84,12 +73,12 @@ def test_everything_that_is_said_is_followed() -> None:
             parameters={"ValidUntilSeconds": "600"},
             managed_resources=frozenset({"nvidia.com/gpu"}),
             merge_policy=MergePolicy.IDENTICAL_TEMPLATES,
-            node_selector=(LabelFromDetail(key="example.com/r", detail="Resize"),),
+            node_selector={"example.com/r": "Resize"},
             after=timedelta(seconds=90),
-            withdraw=Withdraw.NEVER,
+            withdraws=False,
             retry=Retry(limit=1, base=timedelta(seconds=10), longest=timedelta(hours=1)),
-            at_limit=AtLimit.YIELD,
-            on_capacity_revoked=OnCapacityRevoked.IGNORE,
+            yields_at_limit=True,
+            evicts_on_revocation=False,
         ),
     )
 
@@ -138,7 +127,7 @@ def test_missing_pods_may_be_asked_for_alone() -> None:
     found = read(provisioning=provisioning(amount="Missing"))
     assert isinstance(found, CheckPolicy)
     assert found.provisioning is not None
-    assert found.provisioning.amount is Amount.MISSING
+    assert found.provisioning.only_missing
 
 
 def test_pauses_double_up_to_the_longest() -> None:

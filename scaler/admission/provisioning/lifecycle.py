@@ -46,7 +46,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
-from scaler.admission.policy import Amount, AtLimit, OnCapacityRevoked, ProvisioningPolicy, Withdraw
+from scaler.admission.policy import ProvisioningPolicy
 
 _SILENCE = timedelta(minutes=5)
 """After so long without a condition a missing autoscaler is the likely cause, and the message says so."""
@@ -305,7 +305,7 @@ def _of_started(
     if consumed and consumed.state is RequestState.CAPACITY_REVOKED and not consumed.is_ending and _evicts(policy):
         message = f"its nodes are revoked: {_words(consumed)}"
         return ProvisioningStep(kind=StepKind.REVOKED, message=message, attempt=consumed.attempt, request=consumed)
-    keeps_open = policy is not None and policy.withdraw is Withdraw.NEVER
+    keeps_open = policy is not None and not policy.withdraws
     others = (each for each in requests if each is not consumed and not (keeps_open and each.state not in LOST))
     return _remove(others, "the gang has started without it") or ProvisioningStep(
         kind=StepKind.NOTHING, request=consumed
@@ -314,7 +314,7 @@ def _of_started(
 
 def _evicts(policy: ProvisioningPolicy | None) -> bool:
     """Without a policy it does: pods that are created afterwards wait for nodes while the others run."""
-    return policy is None or policy.on_capacity_revoked is OnCapacityRevoked.EVICT
+    return policy is None or policy.evicts_on_revocation
 
 
 # ----------------------------------------------------------------------------------------------------------- it waits
@@ -347,12 +347,12 @@ def _progress_of(
         return _Progress.NONE
     is_provisioned = newest.state is RequestState.PROVISIONED
     if is_provisioned and not (need is NodeNeed.NODES and newest.is_late(now)):
-        return _Progress.ADDED if policy.amount is Amount.MISSING else _Progress.BOOKED
+        return _Progress.ADDED if policy.only_missing else _Progress.BOOKED
     if not (is_provisioned or newest.state in LOST):
         return _Progress.OPEN
     is_last = not policy.retry.allows_another_after(newest.attempt)
     # One that yields rests first, too: else a gang whose requests fail at once would come and go without pause.
-    rests = policy.at_limit is AtLimit.YIELD or not is_last
+    rests = policy.yields_at_limit or not is_last
     if rests and now < _pause_ends(newest, policy):
         return _Progress.RESTING
     return _Progress.SPENT if is_last else _Progress.LOST
@@ -391,7 +391,7 @@ def _back_off(lost: ObservedRequest, policy: ProvisioningPolicy) -> Provisioning
 
 
 def _at_limit(lost: ObservedRequest, policy: ProvisioningPolicy) -> ProvisioningStep:
-    is_yielding = policy.at_limit is AtLimit.YIELD
+    is_yielding = policy.yields_at_limit
     follows = (
         "releases its quota once another Workload can use it"
         if is_yielding

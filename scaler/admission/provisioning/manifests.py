@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from scaler.admission.policy import Amount, MergePolicy, ProvisioningPolicy, Unusable
+from scaler.admission.policy import MergePolicy, ProvisioningPolicy, Unusable
 from scaler.admission.provisioning.requests import (
     ASSIGNMENT_ANNOTATION,
     ATTEMPT_ANNOTATION,
@@ -191,7 +191,7 @@ def _groups(
 ) -> list[_Group]:
     """Raises: ValueError for pods that nodes cannot be requested for."""
     counts = counts_of(workload)
-    if policy.amount is Amount.MISSING:
+    if policy.only_missing:
         counts = {name: min(count, missing.get(name, 0)) for name, count in counts.items()}
     given = {each["name"]: each.get("template") or {} for each in msgspec.json.decode(body)["spec"]["podSets"]}
     groups: list[_Group] = []

@@ -260,14 +260,14 @@ def _labels(found: ProvisioningRequest, policy: ProvisioningPolicy) -> tuple[dic
     """Node labels with values from the class details, and which there are none of."""
     labels: dict[str, str] = {}
     left_out: list[str] = []
-    for each in policy.node_selector:
-        value = found.status.provisioning_class_details.get(each.detail)
+    for label, detail in policy.node_selector.items():
+        value = found.status.provisioning_class_details.get(detail)
         if value is None:
-            left_out.append(f"node label {each.key}: the request has no class detail {each.detail!r}")
+            left_out.append(f"node label {label}: the request has no class detail {detail!r}")
         elif not _LABEL_VALUE.fullmatch(value):
-            left_out.append(f"node label {each.key}: class detail {each.detail!r} is no label value: {value[:80]!r}")
+            left_out.append(f"node label {label}: class detail {detail!r} is no label value: {value[:80]!r}")
         else:
-            labels[each.key] = value
+            labels[label] = value
     return labels, left_out
 
 

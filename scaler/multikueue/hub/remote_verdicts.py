@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -36,6 +36,7 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import JudgedBy, RemoteAnswer
 from scaler.idleness.verdict import Busy, Idle, Unknown, Verdict
 from scaler.kube.objects.multikueue import ClusterOfferStatus, OfferPolicy, WorkloadOffer
+from scaler.multikueue.hub.worker_connections import WorkerConnections
 from scaler.targets.target_state import ObservedWorkload
 
 _JITTER = timedelta(seconds=5)
@@ -45,37 +46,11 @@ _EARLIER_RUN = timedelta(minutes=1)
 from the one here, and times are in whole seconds."""
 
 
-class HeardOffer(Protocol):
-    """The ClusterOffer of a worker, as it was received."""
-
-    received_at: datetime | None
-    """When its status was last seen to change."""
-
-    def status(self) -> ClusterOfferStatus | None:
-        """The status, while it is fresh."""
-
-
-class HeardWorker(Protocol):
-    @property
-    def offer(self) -> HeardOffer: ...
-
-    @property
-    def problem(self) -> str:
-        """Why it is not known what is there now; empty where it is."""
-
-
-class HeardWorkers(Protocol):
-    """The workers of this hub. WorkerConnections are such."""
-
-    def get(self, name: str) -> HeardWorker | None:
-        """That of the MultiKueueCluster of that name."""
-
-
 @dataclass(kw_only=True, eq=False)
 class RemoteAnswers:
     """`RemoteVerdicts` of the decisions."""
 
-    workers: HeardWorkers
+    workers: WorkerConnections
     _ahead: dict[str, timedelta] = field(default_factory=dict, init=False)
     """How far the clock here is ahead of each worker's, the way of a status included."""
     _read: dict[str, tuple[ClusterOfferStatus, Mapping[str, RemoteAnswer]]] = field(default_factory=dict, init=False)

@@ -20,7 +20,6 @@ import base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 import structlog
@@ -37,7 +36,7 @@ from scaler.kube.objects.resources import CLUSTER_OFFER, SECRET
 from scaler.kube.reflector import Absent, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import Backoff
-from scaler.kube.writes import LeaderApi
+from scaler.kube.writes import LeaderApi, PatchApi
 from scaler.multikueue.hub.worker_offer import OfferEntries, WorkerOffer
 
 log = structlog.get_logger(__name__)
@@ -52,16 +51,11 @@ _MOST_FAILURES = 3
 _NOT_YET = "not connected yet"
 
 
-class GetApi(Protocol):
-    async def get(self, path: str) -> bytes:
-        """The object. Raises: KubeError."""
-
-
 class _Secret(Struct, frozen=True):
     data: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-async def kubeconfig_of(cluster: MultiKueueCluster, api: GetApi, namespace: str) -> bytes:
+async def kubeconfig_of(cluster: MultiKueueCluster, api: PatchApi, namespace: str) -> bytes:
     """The kubeconfig that Kueue uses. Raises: KubeError, ConfigurationError."""
     source = cluster.spec.cluster_source.kube_config
     if source is None:
@@ -278,7 +272,7 @@ _NOTHING_TRIED = (_NOT_YET, "not listed yet")
 class WorkerConnections:
     """A connection to every MultiKueueCluster. `api` reads Secrets of the hub."""
 
-    api: GetApi
+    api: PatchApi
     clusters: Reflector[MultiKueueCluster]
     namespace: str
     offer_name: str

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -25,6 +25,7 @@ from scaler.idleness.pods import GpuPod
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterQueueOffer, OfferedWorkload, WorkloadOffer
 from scaler.kube.objects.resources import CLUSTER_OFFER
+from scaler.kube.reflector import Reflector
 from scaler.kube.writes import PatchApi, is_written
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
 from scaler.multikueue.worker.fit import FitAnswer
@@ -40,17 +41,6 @@ _REST = timedelta(seconds=1)
 """At most, or a quarter of the interval: after it the own write has been heard of."""
 _VALID_INTERVALS = 3
 _LONGEST_MESSAGE = 1024
-
-
-class OfferStore(Protocol):
-    """The ClusterOffers of this cluster. A Reflector is one."""
-
-    def get(self, namespace: str, name: str) -> ClusterOffer | None: ...
-
-    def items(self) -> Sequence[ClusterOffer]: ...
-
-    @property
-    def undecodable(self) -> Mapping[tuple[str, str], str]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +63,7 @@ class OfferController:
 
     name: ClassVar[str] = "offer"
     api: PatchApi
-    offers: OfferStore
+    offers: Reflector[ClusterOffer]
     planning: Planner
     doubt: Callable[[], Unknown | None]
     """What the samples of the last evaluation are not trusted for."""

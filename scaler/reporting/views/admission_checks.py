@@ -110,7 +110,7 @@ def _provisioning(planned: CheckedWorkload, now: datetime, *, unknown_requests: 
         "attempt": newest.attempt if newest is not None else 0,
         "attemptsAllowed": policy.retry.limit + 1 if policy else None,
         "nextAttemptAt": timestamp(_next_attempt_at(step, newest)),
-        "atLimit": str(policy.at_limit) if policy else None,
+        "atLimit": ("Yield" if policy.yields_at_limit else "Hold") if policy else None,
         "eta": timestamp(eta),
         "etaIn": format_duration(timedelta(seconds=int((eta - now).total_seconds()))) if eta and eta > now else None,
         "requests": [_request(each, planned.requests[each.name]) for each in read],

@@ -12,7 +12,7 @@ from decision.documented import rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scaler.admission.policy import Amount, AtLimit, OnCapacityRevoked, ProvisioningPolicy, Retry, Withdraw
+from scaler.admission.policy import ProvisioningPolicy, Retry
 from scaler.admission.provisioning import lifecycle
 from scaler.admission.provisioning.lifecycle import (
     LOST,
@@ -52,7 +52,7 @@ def step(
     return next_step(gang, requests, policy, now)
 
 
-MISSING_ONLY = replace(POLICY, amount=Amount.MISSING)
+MISSING_ONLY = replace(POLICY, only_missing=True)
 OTHER_ASK = replace(ASK, reserved_at=at(-60))
 
 
@@ -72,7 +72,7 @@ def row(words: str, *requests: ObservedRequest, **more: Any) -> Row:
 
 
 WAITS, REMOVED, RESTS = "WAIT WAIT WAIT", "REMOVE REMOVE REMOVE", "NOTHING BACK_OFF BACK_OFF"
-YIELDING = replace(POLICY, at_limit=AtLimit.YIELD)
+YIELDING = replace(POLICY, yields_at_limit=True)
 PROVISIONED = request(state=RequestState.PROVISIONED)
 TABLE: dict[str, Row] = {
     "one is being deleted": row(WAITS, request(is_ending=True)),
@@ -153,7 +153,7 @@ def test_the_worked_example_of_the_table() -> None:
 
 
 def test_a_gang_at_the_limit_yields_where_the_policy_says_so() -> None:
-    yielding = replace(POLICY, at_limit=AtLimit.YIELD, retry=Retry(limit=0))
+    yielding = replace(POLICY, yields_at_limit=True, retry=Retry(limit=0))
     assert step(LACKS, request(state=RequestState.FAILED), policy=yielding, now=at(60)).is_yielding
 
 
@@ -197,7 +197,7 @@ def test_revoked_capacity_evicts_unless_the_policy_ignores_it() -> None:
     revoked = request(state=RequestState.CAPACITY_REVOKED, message="maintenance")
     found = step(STARTED, revoked)
     assert (found.kind, found.message) == (StepKind.REVOKED, "its nodes are revoked: CapacityRevoked: maintenance")
-    ignoring = replace(POLICY, on_capacity_revoked=OnCapacityRevoked.IGNORE)
+    ignoring = replace(POLICY, evicts_on_revocation=False)
     assert step(STARTED, revoked, policy=ignoring).kind is StepKind.NOTHING
     assert step(STARTED, revoked, policy=None).kind is StepKind.REVOKED
 
@@ -219,7 +219,7 @@ def test_a_gang_that_has_started_keeps_only_what_it_consumes() -> None:
 def test_an_open_request_is_withdrawn_once_the_gang_has_started_without_it() -> None:
     without = replace(STARTED, consumes="")
     assert names(step(without, request(state=RequestState.ACCEPTED))) == ["r-1"]
-    never = replace(POLICY, withdraw=Withdraw.NEVER)
+    never = replace(POLICY, withdraws=False)
     assert step(without, request(state=RequestState.ACCEPTED), policy=never).kind is StepKind.NOTHING
     assert names(step(without, request(state=RequestState.FAILED), policy=never)) == ["r-1"]
 
@@ -350,10 +350,10 @@ events: st.SearchStrategy[Event] = st.one_of(
 policies = st.builds(
     ProvisioningPolicy,
     provisioning_class=st.just(CLASS),
-    amount=st.sampled_from(Amount),
-    withdraw=st.sampled_from(Withdraw),
-    at_limit=st.sampled_from(AtLimit),
-    on_capacity_revoked=st.sampled_from(OnCapacityRevoked),
+    only_missing=st.booleans(),
+    withdraws=st.booleans(),
+    yields_at_limit=st.booleans(),
+    evicts_on_revocation=st.booleans(),
     after=st.sampled_from([timedelta(0), minutes(1)]),
     retry=st.builds(Retry, limit=st.integers(0, 3)),
 )

@@ -23,7 +23,7 @@ from provisioning_builders import (
 )
 from recordings import one
 
-from scaler.admission.policy import Amount, LabelFromDetail, MergePolicy, ProvisioningPolicy, Unusable
+from scaler.admission.policy import MergePolicy, ProvisioningPolicy, Unusable
 from scaler.admission.provisioning.lifecycle import PodSetPatch, ProvisioningInputs, RequestState, ReservationStage
 from scaler.admission.provisioning.manifests import (
     RequestManifests,
@@ -125,7 +125,7 @@ def test_pod_sets_that_were_admitted_without_pods_are_not_asked_for() -> None:
 
 
 def test_where_only_missing_pods_are_asked_for_the_others_are_not() -> None:
-    missing = replace(POLICY, amount=Amount.MISSING)
+    missing = replace(POLICY, only_missing=True)
     found = ordered(gang(pod_set("a", 4), pod_set("b", 4)), missing, missing={"a": 3, "b": 0})
     assert found.request["spec"]["podSets"] == [{"podTemplateRef": {"name": "ppt-job-a-reclaim-1-a"}, "count": 3}]
     assert found.request["metadata"]["annotations"]["idlegpu.io/pod-sets"] == "a"
@@ -289,7 +289,7 @@ def test_a_gang_knows_what_it_consumes() -> None:
 
 # -------------------------------------------------------------------------------------------------- when it is ready
 
-SELECTING = replace(POLICY, node_selector=(LabelFromDetail(key="example.com/r", detail="ResizeRequestName"),))
+SELECTING = replace(POLICY, node_selector={"example.com/r": "ResizeRequestName"})
 
 
 def test_every_pod_set_of_the_request_gets_what_to_consume() -> None:
@@ -367,10 +367,9 @@ def test_kueue_has_asked_for_the_same_and_given_the_same(path: Path) -> None:
         provisioning_class=config["provisioningClassName"],
         parameters=config["parameters"],
         managed_resources=frozenset(config["managedResources"]),
-        node_selector=tuple(
-            LabelFromDetail(key=each["key"], detail=each["valueFromProvisioningClassDetail"])
-            for each in config["podSetUpdates"]["nodeSelector"]
-        ),
+        node_selector={
+            each["key"]: each["valueFromProvisioningClassDetail"] for each in config["podSetUpdates"]["nodeSelector"]
+        },
     )
     known = flavors(*(each for each in recorded["static"] if each["kind"] == "ResourceFlavor"))
     workload = WorkloadJson()

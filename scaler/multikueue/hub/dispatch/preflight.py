@@ -15,16 +15,17 @@ on a Workload that waits for a cluster: by a dry run, which changes nothing, and
 Only with `Policy` and `FeatureGate` clusters are nominated. Source: seen with Kueue 0.20-devel (ff69552).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
 from scaler.kube.objects.resources import WORKLOAD
+from scaler.kube.writes import PatchApi
 
 _PROBE = "idle-gpu-scaler-preflight"
 """A cluster of that name is named in the dry run, and never is."""
@@ -62,68 +63,49 @@ _OTHER_DISPATCHER = (
 )
 
 
-class ProbeApi(Protocol):
-    async def get(self, path: str) -> bytes:
-        """The object. Raises: KubeError."""
-
-    async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
-        """The object as it would be. Raises: KubeError."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FieldOwners:
-    """Who has written fields of a Workload, as `manager/operation`."""
-
-    admission: frozenset[str] = frozenset()
-    nominations: frozenset[str] = frozenset()
-
-
-async def preflight(api: ProbeApi, namespace: str, name: str) -> Preflight:
+async def preflight(api: PatchApi, namespace: str, name: str) -> Preflight:
     """What a Workload that waits for a cluster shows. Raises: KubeError where this replica does not lead."""
     path = WORKLOAD.path(namespace, name)
     try:
-        owners = field_owners(msgspec.json.decode(await api.get(path)))
+        workload = msgspec.json.decode(await api.get(path))
+        admission, nominations = owners_of(workload, "f:admission"), nominators_of(workload)
     except (KubeError, *UNREADABLE) as error:
         return _not_known(error)
     body = {"status": {"nominatedClusterNames": [_PROBE], "clusterName": _PROBE}}
     try:
         await api.patch(WORKLOAD.path(namespace, name, "status"), body, dry_run=True)
     except KubeError as error:
-        return judged(error.status, str(error), owners)
-    return judged(200, "the API server took it", owners)
+        return judged(error.status, str(error), admission=admission, nominations=nominations)
+    return judged(200, "the API server took it", admission=admission, nominations=nominations)
 
 
 def _not_known(error: object) -> Preflight:
     return Preflight(result=PreflightResult.NOT_KNOWN, message=f"whether Kueue can clear nominations: {error}")
 
 
-def judged(status: int, said: str, owners: FieldOwners) -> Preflight:
-    """What the table says."""
-    if any(each.startswith("kueue") for each in owners.nominations):
+def judged(status: int, said: str, *, admission: Collection[str], nominations: Collection[str]) -> Preflight:
+    """What the table says, with the owners of the admission and of the nominations, as `manager/operation`."""
+    if any(each.startswith("kueue") for each in nominations):
         return Preflight(result=PreflightResult.KUEUE_DISPATCHES, message=_OTHER_DISPATCHER)
     if status == 403 and "must be one of the nominatedClusterNames" in said:
         return Preflight(result=PreflightResult.POLICY)
     if status != 422 or "mutually exclusive" not in said:
         return _not_known(said)
-    if "kueue/Update" in owners.admission:
+    if "kueue/Update" in admission:
         return Preflight(result=PreflightResult.FEATURE_GATE)
     return Preflight(result=PreflightResult.NO_REMEDY, message=_CURE)
 
 
-def field_owners(workload: Mapping[str, Any]) -> FieldOwners:
-    """Who owns the nominations, among other fields, where there are any: an empty list is what the policy leaves, in
-    Kueue's name."""
-    entries: Sequence[Mapping[str, Any]] = workload["metadata"].get("managedFields") or ()
+def nominators_of(workload: Mapping[str, Any]) -> frozenset[str]:
+    """Who owns the nominations, where there are any: an empty list is what the policy leaves, in Kueue's name."""
     has_nominations = (workload.get("status") or {}).get("nominatedClusterNames")
-    return FieldOwners(
-        admission=_owners(entries, "f:admission"),
-        nominations=_owners(entries, "f:nominatedClusterNames") if has_nominations else frozenset(),
-    )
+    return owners_of(workload, "f:nominatedClusterNames") if has_nominations else frozenset()
 
 
-def _owners(entries: Sequence[Mapping[str, Any]], field: str) -> frozenset[str]:
+def owners_of(workload: Mapping[str, Any], field: str) -> frozenset[str]:
+    """Who has written that field of the status, as `manager/operation`."""
     return frozenset(
         f"{each.get('manager')}/{each.get('operation')}"
-        for each in entries
+        for each in workload["metadata"].get("managedFields") or ()
         if field in ((each.get("fieldsV1") or {}).get("f:status") or {})
     )
