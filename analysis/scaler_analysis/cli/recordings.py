@@ -18,8 +18,9 @@ from scaler.idleness.gpu import GpuSeries, Signal, identify
 from scaler.idleness.relabel import DEFAULT_RULES, RelabelRules, parse_rules, relabel
 from scaler.samples.prometheus import PrometheusSource
 from scaler_analysis.report.periods import LONGEST_RANGE
-from scaler_analysis.simulation.gangs.past_workloads import PastJobs, PastWorkloads
-from scaler_analysis.simulation.recordings.past_pods import PastPods
+from scaler_analysis.simulation.gangs.past_workloads import PastJobs, past_jobs
+from scaler_analysis.simulation.recordings.past_days import PastDays
+from scaler_analysis.simulation.recordings.past_pods import past_facts
 from scaler_analysis.simulation.recordings.past_samples import (
     READS_AT_ONCE,
     SHORTEST_PART,
@@ -108,8 +109,8 @@ def _newest(settings: Settings, now: datetime | None) -> datetime:
 
 async def _workloads(settings: Settings, folder: Path, begin: datetime, end: datetime) -> PastJobs:
     async with _past_source(settings.prometheus) as (source, matchers):
-        past = PastWorkloads(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=matchers)
-        return await past.jobs(begin, end)
+        days = PastDays(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=matchers)
+        return await past_jobs(days, begin, end)
 
 
 async def _fetch(  # noqa: PLR0917
@@ -127,8 +128,8 @@ async def _fetch(  # noqa: PLR0917
         parts = await past.parts(*span)
         await past.fetch(parts, progress=progress)
         unidentified = include(parts, recording, lambda labels: _identified(labels, rules))
-        pods = PastPods(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=matchers)
-        recording.facts.update(await pods.facts(*span, {each.pod for each in recording.series}))
+        days = PastDays(source=source, folder=folder, gpu_resources=settings.gpu_resources, matchers=matchers)
+        recording.facts.update(await past_facts(days, *span, {each.pod for each in recording.series}))
         return unidentified
 
 

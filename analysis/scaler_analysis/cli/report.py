@@ -27,10 +27,10 @@ from scaler.samples.prometheus import PrometheusSource
 from scaler_analysis.cli.report_message import message_of, sender_to
 from scaler_analysis.cli.report_text import render
 from scaler_analysis.document import document
-from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.focus import focus_charges
 from scaler_analysis.report.formats import as_csv, as_json
 from scaler_analysis.report.grouping import GroupBy
+from scaler_analysis.report.measures import PeriodFacts
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import Period, range_until
 from scaler_analysis.report.reader import ReportReader

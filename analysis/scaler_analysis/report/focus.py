@@ -18,9 +18,8 @@ from decimal import Decimal
 from typing import Any
 
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
-from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.formats import csv_of, utc
-from scaler_analysis.report.measures import CURRENCY, LabelValues, Measure
+from scaler_analysis.report.measures import CURRENCY, LabelValues, Measure, PeriodFacts
 from scaler_analysis.report.own_metrics import MODEL
 from scaler_analysis.report.periods import Period
 

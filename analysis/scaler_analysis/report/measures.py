@@ -8,7 +8,9 @@
 | energy                                         | DCGM's counter, or the power that it samples, minute by minute |
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from typing import NamedTuple
 
@@ -117,3 +119,17 @@ class Measure(Enum):
     def promql(self, own: OwnMetrics, period: Period, jobs: Collection[str]) -> str:
         read: _Read = self.value
         return read.promql(own, period, jobs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodFacts:
+    """What is known of one period."""
+
+    period: Period
+    gaps: Sequence[Period]
+    """When nothing is known."""
+    values: Mapping[Measure, Mapping[LabelValues, float]] = field(default_factory=dict)
+
+    @property
+    def known(self) -> timedelta:
+        return self.period.length - sum((each.length for each in self.gaps), timedelta(0))

@@ -23,8 +23,8 @@ from scaler.idleness.durations import format_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
 from scaler_analysis.document import TEMPLATES
-from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.grouping import GroupBy
+from scaler_analysis.report.measures import PeriodFacts
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import DAY, Period
 from scaler_analysis.report.reader import ReportReader, ReportSource

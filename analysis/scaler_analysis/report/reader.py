@@ -16,8 +16,7 @@ from typing import Protocol
 
 from scaler.samples.promql import range_duration
 from scaler.samples.source import RawSeries, VectorSample
-from scaler_analysis.report.facts import PeriodFacts
-from scaler_analysis.report.measures import LabelValues, Measure, every_minute
+from scaler_analysis.report.measures import LabelValues, Measure, PeriodFacts, every_minute
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import Period, gaps_in, periods_of
 

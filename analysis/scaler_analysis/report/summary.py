@@ -24,7 +24,6 @@ from datetime import timedelta
 
 from scaler.reporting.usage.gpu_states import IDLE, GpuState
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR, normalized_model
-from scaler_analysis.report.facts import PeriodFacts
 from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.measures import (
     CURRENCY,
@@ -34,6 +33,7 @@ from scaler_analysis.report.measures import (
     POD_NAMESPACE,
     WORKLOAD,
     Measure,
+    PeriodFacts,
 )
 from scaler_analysis.report.own_metrics import MODEL, NAMESPACE, QUEUE, STATE
 from scaler_analysis.report.periods import Period, joined

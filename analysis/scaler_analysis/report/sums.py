@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import inf
+from operator import add
 
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
-from scaler_analysis.report.facts import PeriodFacts
-from scaler_analysis.report.measures import CURRENCY, FROM, LabelValues, Measure
+from scaler_analysis.report.measures import CURRENCY, FROM, LabelValues, Measure, PeriodFacts
 from scaler_analysis.report.own_metrics import MODEL, NAMESPACE, QUEUE
 
 _MILLIJOULES_PER_KWH = 3.6e9
@@ -30,27 +30,22 @@ class FactSums:
         self.visible = visible
         self.may_name = may_name
 
-    def of(self, measure: Measure) -> Iterator[tuple[dict[str, str], float]]:
-        """The sums of a measure, by all its labels."""
-        found: defaultdict[LabelValues, float] = defaultdict(float)
-        for values in self._facts:
-            for labels, value in values.get(measure, {}).items():
-                found[labels] += value
-        return self._seen(measure, found)
-
     def highest(self, measure: Measure) -> Iterator[tuple[dict[str, str], float]]:
+        return self.of(measure, max)
+
+    def of(
+        self, measure: Measure, both: Callable[[float, float], float] = add
+    ) -> Iterator[tuple[dict[str, str], float]]:
+        """What the values of all periods come to, by the labels of the measure."""
         found: dict[LabelValues, float] = {}
         for values in self._facts:
             for labels, value in values.get(measure, {}).items():
-                found[labels] = max(value, found.get(labels, -inf))
-        return self._seen(measure, found)
-
-    def _seen(self, measure: Measure, found: Mapping[LabelValues, float]) -> Iterator[tuple[dict[str, str], float]]:
-        for values, value in found.items():
-            labels = dict(zip(measure.labels, values, strict=True))
-            namespaces = [labels[each] for each in (NAMESPACE, FROM) if each in labels]
+                found[labels] = both(found[labels], value) if labels in found else value
+        for labels, value in found.items():
+            named = dict(zip(measure.labels, labels, strict=True))
+            namespaces = [named[each] for each in (NAMESPACE, FROM) if each in named]
             if not namespaces or any(map(self.visible, namespaces)):
-                yield labels, value
+                yield named, value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,9 +41,9 @@ from scaler_analysis.simulation.standing import NOT_STANDING, ReplayedPolicy, St
 from scaler_analysis.simulation.suspended import SuspendedWorkloads
 
 
-def simulated(policy: Policy) -> Policy:
+def simulated(policy: Policy | None) -> Policy | None:
     """The policy as it is taken here, where no hook runs and no budget is spent."""
-    return replace(
+    return policy and replace(
         policy, mode=EnforcementMode.ENFORCE, before_suspend="", suspended_at_once=None, suspended_per_period=None
     )
 

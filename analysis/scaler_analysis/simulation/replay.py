@@ -77,7 +77,7 @@ class ResolvedCase:
 def resolved(recording: Recording, cases: Sequence[PolicyCase], config: ReplayConfig) -> list[ResolvedCase]:
     workloads = _workloads(recording, config)
     return [
-        ResolvedCase(name=each.name, policies=[_simulated(each.policy_of(workload)) for workload in workloads])
+        ResolvedCase(name=each.name, policies=[simulated(each.policy_of(workload)) for workload in workloads])
         for each in cases
     ]
 
@@ -101,8 +101,19 @@ def replay(
         CaseReplay(workloads, case.policies, feed, outcome, trust=config.trust, tick_s=tick_s)
         for case, outcome in zip(cases, outcomes, strict=True)
     ]
-    for rule, outcome in zip(rules, compared, strict=True):
-        running.append(_rule_replay(rule, workloads, feed, outcome, config))
+    running += [
+        RuleReplay(
+            rule,
+            workloads,
+            feed,
+            outcome,
+            signal=config.rule_signal,
+            floor=config.rule_floor,
+            warm_up=config.rule_warm_up,
+            interval_s=config.trust.interval.total_seconds(),
+        )
+        for rule, outcome in zip(rules, compared, strict=True)
+    ]
     for now_s in _ticks(running, recording.begin_s, recording.end_s, tick_s):
         fed = [*feed.advance(now_s)]
         for each in running:
@@ -117,10 +128,6 @@ def replay(
 def _workloads(recording: Recording, config: ReplayConfig) -> list[RecordedWorkload]:
     margin_s = config.trust.max_age.total_seconds()
     return workloads_of(recording.series, recording.facts, margin_s=margin_s, outages=recording.outages)
-
-
-def _simulated(policy: Policy | None) -> Policy | None:
-    return None if policy is None else simulated(policy)
 
 
 def _feed(
@@ -138,25 +145,6 @@ def _feed(
         trust=config.trust,
         span=max(lengths, default=config.trust.interval),
         floors={each.active_above_ratio for each in known} | ({config.rule_floor} if rules else set()),
-    )
-
-
-def _rule_replay(
-    rule: PublishedRule,
-    workloads: Sequence[RecordedWorkload],
-    feed: SampleFeed,
-    outcome: CaseOutcome,
-    config: ReplayConfig,
-) -> RuleReplay:
-    return RuleReplay(
-        rule,
-        workloads,
-        feed,
-        outcome,
-        signal=config.rule_signal,
-        floor=config.rule_floor,
-        warm_up=config.rule_warm_up,
-        interval_s=config.trust.interval.total_seconds(),
     )
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from scaler_analysis.report.facts import PeriodFacts
-from scaler_analysis.report.measures import LabelValues, Measure
+from scaler_analysis.report.measures import LabelValues, Measure, PeriodFacts
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import DAY, Period
 

@@ -9,7 +9,8 @@ import pytest
 from analysis.simulation.test_trace import COLUMNS, text_of, written
 from app.cli.command import command
 from prometheus_server import PrometheusServer, require_prometheus
-from scaler_analysis.simulation.recordings.past_pods import PastPods, facts_of
+from scaler_analysis.simulation.recordings.past_days import PastDays
+from scaler_analysis.simulation.recordings.past_pods import facts_of, past_facts
 from scaler_analysis.simulation.recordings.past_samples import (
     READS_AT_ONCE,
     PastPart,
@@ -275,8 +276,8 @@ class Answers:
 async def test_pods_are_asked_about_once_a_day_and_anew_where_other_resources_are_gpus(tmp_path):
     source, noon = Answers(), datetime(2026, 11, 2, 12, tzinfo=UTC)
     for end, resource, days in ((noon, "x/gpu", 2), (noon, "x/gpu", 0), (noon, "y/gpu", 2), (noon + HOUR, "y/gpu", 1)):
-        pods = PastPods(source=source, folder=tmp_path, gpu_resources=[resource], matchers={"cluster": "\U0001f600"})
-        found = await pods.facts(noon - timedelta(days=1), end, {("n", "a")})
+        pods = PastDays(source=source, folder=tmp_path, gpu_resources=[resource], matchers={"cluster": "\U0001f600"})
+        found = await past_facts(pods, noon - timedelta(days=1), end, {("n", "a")})
         assert {key: facts.owner for key, facts in found.items()} == {("n", "a"): "Job/j"}
         assert sum("kube_pod_owner" in each for each in source.asked) == days
         assert all('cluster="\U0001f600"' in each for each in source.asked)

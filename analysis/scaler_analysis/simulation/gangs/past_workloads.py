@@ -19,8 +19,8 @@ Laws, beyond those of a list (`listed_workloads.py`):
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
-from pathlib import Path
 from typing import NamedTuple
 
 from scaler.kube.objects.gpu_pods import GpuResources
@@ -29,7 +29,6 @@ from scaler.samples.promql import selector
 from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob, ran_between, with_names_of_their_own
 from scaler_analysis.simulation.recordings.past_days import Elements, PastDays
 from scaler_analysis.simulation.recordings.past_pods import as_label
-from scaler_analysis.simulation.recordings.past_samples import PastSource
 
 _STEP = "5m"
 """How often a day is looked at for what was there last. Each time Prometheus looks back as far, by default."""
@@ -47,38 +46,30 @@ class PastJobs(NamedTuple):
     """The first day of which anything is said of Workloads; None where nothing is."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastWorkloads:
-    source: PastSource
-    folder: Path
-    gpu_resources: Sequence[str]
-    """As the settings name them; a trailing * matches any ending."""
-    matchers: Mapping[str, str] = field(default_factory=dict)
+async def past_jobs(days: PastDays, begin: datetime, end: datetime) -> PastJobs:
+    """The jobs that were Workloads with GPUs between these instants. Raises: SourceError."""
+    history, known_since = WorkloadHistory(days.gpu_resources), None
+    async for day, said in days.answers("workloads", partial(_queries, days), begin, end):
+        history.include(said)
+        if said["created"]:
+            known_since = known_since or day
+    return PastJobs(history.jobs(begin), known_since)
 
-    async def jobs(self, begin: datetime, end: datetime) -> PastJobs:
-        """The jobs that were Workloads with GPUs between these instants. Raises: SourceError."""
-        history, known_since = WorkloadHistory(self.gpu_resources), None
-        days = PastDays(source=self.source, folder=self.folder, topic="workloads", queries=self._queries)
-        async for day, said in days.answers(begin, end):
-            history.include(said)
-            if said["created"]:
-                known_since = known_since or day
-        return PastJobs(history.jobs(begin), known_since)
 
-    def _queries(self, span: str) -> dict[str, str]:
-        every = selector(self.matchers)
-        podsets = f"kube_kueue_workload_podset_info{every}"
-        return {
-            "created": "max by (namespace, workload, uid, owner_name) "
-            f"(max_over_time(kube_kueue_workload_created{every}[{span}]))",
-            "admitted": "max by (namespace, workload, uid, status, cluster_queue, priority) "
-            f"(max_over_time(kube_kueue_workload_status_admitted_time{every}[{span}]))",
-            "finished": "max by (namespace, workload, uid) "
-            f"(max_over_time(kube_kueue_workload_status_finished_time{every}[{span}]))",
-            # When it was last there, as the value is 1; it stays 1 of what was there between two steps only.
-            # timestamp() of it would tell the same, and took Prometheus 20 times as long.
-            "podsets": f"max_over_time(({podsets} * time())[{span}:{_STEP}]) or max_over_time({podsets}[{span}])",
-        }
+def _queries(days: PastDays, span: str) -> dict[str, str]:
+    every = selector(days.matchers)
+    podsets = f"kube_kueue_workload_podset_info{every}"
+    return {
+        "created": "max by (namespace, workload, uid, owner_name) "
+        f"(max_over_time(kube_kueue_workload_created{every}[{span}]))",
+        "admitted": "max by (namespace, workload, uid, status, cluster_queue, priority) "
+        f"(max_over_time(kube_kueue_workload_status_admitted_time{every}[{span}]))",
+        "finished": "max by (namespace, workload, uid) "
+        f"(max_over_time(kube_kueue_workload_status_finished_time{every}[{span}]))",
+        # When it was last there, as the value is 1; it stays 1 of what was there between two steps only.
+        # timestamp() of it would tell the same, and took Prometheus 20 times as long.
+        "podsets": f"max_over_time(({podsets} * time())[{span}:{_STEP}]) or max_over_time({podsets}[{span}])",
+    }
 
 
 class WorkloadHistory:

@@ -1,5 +1,6 @@
 """How far one job of a trace has come."""
 
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -23,39 +24,28 @@ HOLDING = (JobStage.RESUMING, JobStage.WORKING, JobStage.IDLE)
 """Stages in which it holds its GPUs."""
 
 
+@dataclass(slots=True)
 class JobProgress:
-    __slots__ = (
-        "admitted_at",
-        "ended_at",
-        "idle_since",
-        "job",
-        "next_span",
-        "running_since",
-        "span_ends",
-        "stage",
-        "stages",
-        "suspension",
-        "times_reclaimed",
-    )
+    job: SimulatedJob
+    stage: JobStage = JobStage.CREATED
+    stages: int = 0
+    """How many it has been through: what was due in an earlier one is not due any more."""
+    next_span: int = 0
+    admitted_at: datetime | None = None
+    """When it was admitted for the first time."""
+    running_since: datetime = field(init=False)
+    """When it was last admitted."""
+    span_ends: datetime = field(init=False)
+    idle_since: datetime = field(init=False)
+    """Since when its pause counts."""
+    ended_at: datetime = field(init=False)
+    suspension: int = -1
+    """The number of its last one."""
+    times_reclaimed: int = 0
+    """How often plans have suspended it."""
 
-    def __init__(self, job: SimulatedJob) -> None:
-        self.job = job
-        self.stage = JobStage.CREATED
-        self.stages = 0
-        """How many it has been through: what was due in an earlier one is not due any more."""
-        self.next_span = 0
-        self.admitted_at: datetime | None = None
-        """For the first time."""
-        self.running_since = job.created
-        """Since it was last admitted."""
-        self.span_ends = job.created
-        self.idle_since = job.created
-        """Since when its pause counts."""
-        self.ended_at = job.created
-        self.suspension = -1
-        """Number of its last one."""
-        self.times_reclaimed = 0
-        """How often plans have suspended it."""
+    def __post_init__(self) -> None:
+        self.running_since = self.span_ends = self.idle_since = self.ended_at = self.job.created
 
     @property
     def has_no_span_left(self) -> bool:

@@ -19,7 +19,7 @@ from itertools import chain, pairwise
 
 from scaler_analysis.simulation.gangs.pauses import PauseRule, RecordedPauses, Span, between, lives_of
 from scaler_analysis.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob, with_names_of_their_own
-from scaler_analysis.simulation.recordings.recorded import RecordedPod, RecordedWorkload, workloads_of
+from scaler_analysis.simulation.recordings.recorded import RecordedWorkload, most_at_once, workloads_of
 from scaler_analysis.simulation.recordings.recording import Recording
 
 
@@ -86,11 +86,12 @@ def _jobs(workload: RecordedWorkload, pauses: Iterable[Span], rule: PauseRule) -
     without_pods = between(lives_of(workload), workload.start_s, workload.end_s)
     gone = [span for span in without_pods if span[1] - span[0] > rule.max_age_s]
     for begin_s, end_s in between(gone, workload.start_s, workload.end_s):
+        its_pods = workload.pods[bisect_left(starts, begin_s) : bisect_right(starts, end_s)]
         its_pauses = idle[bisect_left(idle, (begin_s,)) : bisect_left(idle, (end_s,))]
         yield SimulatedJob(
             name=str(workload),
             created=datetime.fromtimestamp(begin_s, UTC),
-            gpus=_most_gpus(workload.pods[bisect_left(starts, begin_s) : bisect_right(starts, end_s)]),
+            gpus=most_at_once((each.start_s, each.end_s, each.gpus) for each in its_pods),
             spans=_spans([begin_s, *chain.from_iterable(its_pauses), end_s]),
             queue=workload.queue or DEFAULT_QUEUE,
         )
@@ -102,12 +103,3 @@ def _spans(edges_s: Sequence[float]) -> tuple[timedelta, ...]:
     if edges_s[-1] == edges_s[-2]:
         edges.pop()
     return tuple(timedelta(seconds=max(1, after - before)) for before, after in pairwise(edges))
-
-
-def _most_gpus(pods: Iterable[RecordedPod]) -> int:
-    turns = sorted(turn for each in pods for turn in ((each.start_s, 0, each.gpus), (each.end_s, 1, -each.gpus)))
-    most = now = 0
-    for *_, gpus in turns:  # one that starts at the very end of another is there with it
-        now += gpus
-        most = max(most, now)
-    return most

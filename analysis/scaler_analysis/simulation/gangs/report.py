@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 from scaler_analysis.simulation.gangs.outcomes import GangRun, GpuCount
@@ -84,8 +85,9 @@ class PolicyReport:
 def report_of(run: GangRun, *, points: int = 200) -> PolicyReport:
     """`points` is how many the series has."""
     begin, end = run.outcomes[0].job.created, run.outcomes[-1].job.created
-    worked, held = (_gpu_time(run, value, end) for value in (_worked, _held))
-    freed, given = (_gpu_time(run, value) for value in (_freed, lambda count: _given(count, run.quota)))
+    worked, held = (_gpu_time(run, attrgetter(each), end) for each in ("worked", "held"))
+    freed = _gpu_time(run, attrgetter("freed"))
+    given = _gpu_time(run, lambda count: max(0, count.held + count.freed - run.quota))
     total = run.quota * (end - begin)
     returns = [each.wanted_at - each.at for each in run.suspensions if each.wanted_at is not None]
     return PolicyReport(
@@ -107,22 +109,6 @@ def report_of(run: GangRun, *, points: int = 200) -> PolicyReport:
         ended_at=max(each.ended_at for each in run.outcomes),
         series=tuple(_series(run, begin, (end - begin) / points, points)) if end > begin else (),
     )
-
-
-def _worked(count: GpuCount) -> int:
-    return count.worked
-
-
-def _held(count: GpuCount) -> int:
-    return count.held
-
-
-def _freed(count: GpuCount) -> int:
-    return count.freed
-
-
-def _given(count: GpuCount, quota: int) -> int:
-    return max(0, count.held + count.freed - quota)
 
 
 def _gpu_time(run: GangRun, value: Callable[[GpuCount], int], end: datetime | None = None) -> timedelta:

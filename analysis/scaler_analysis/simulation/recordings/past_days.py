@@ -10,53 +10,55 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from scaler.documents import read_json
 from scaler.samples.promql import range_duration
+from scaler_analysis.report.periods import DAY
 from scaler_analysis.simulation.recordings.past_samples import PastSource, write_whole
-
-DAY = timedelta(days=1)
 
 Elements = Mapping[str, Sequence[Mapping[str, str]]]
 """The labels of the elements that each query gave, by its name, and their value as `value`."""
+
+Queries = Callable[[str], Mapping[str, str]]
+"""The queries by name, for a span such as `86400s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastDays:
     source: PastSource
     folder: Path
-    topic: str
-    """What the queries are about; with it begins the name of their folder."""
-    queries: Callable[[str], Mapping[str, str]]
-    """The queries by name, for a span such as `86400s`."""
+    gpu_resources: Sequence[str]
+    """As the settings name them; a trailing * matches any ending."""
+    matchers: Mapping[str, str] = field(default_factory=dict)
 
-    async def answers(self, begin: datetime, end: datetime) -> AsyncIterator[tuple[datetime, Elements]]:
-        """The begin of each day, and what is said of it. Raises: SourceError."""
-        folder, end = self._folder, end.replace(microsecond=0)
+    async def answers(
+        self, topic: str, queries: Queries, begin: datetime, end: datetime
+    ) -> AsyncIterator[tuple[datetime, Elements]]:
+        """The begin of each day, and what is said of it. With `topic` begins the name of the queries' folder.
+
+        Raises: SourceError.
+        """
+        # Other queries have another folder.
+        digest = hashlib.blake2b(json.dumps(queries("")).encode(), digest_size=4).hexdigest()
+        folder, end = self.folder / f"{topic}-{digest}", end.replace(microsecond=0)
         at = begin.replace(hour=0, minute=0, second=0, microsecond=0)
         while at < end:
-            yield at, await self._day(folder, at, min(at + DAY, end))
+            yield at, await self._day(folder, queries, at, min(at + DAY, end))
             at += DAY
 
-    async def _day(self, folder: Path, begin: datetime, end: datetime) -> Elements:
+    async def _day(self, folder: Path, queries: Queries, begin: datetime, end: datetime) -> Elements:
         path = folder / f"{int(begin.timestamp())}-{int(end.timestamp())}.json"
         if path.exists():
             return read_json(path, dict[str, list[dict[str, str]]])
         said = {}
-        for name, promql in self.queries(range_duration(end - begin)).items():
+        for name, promql in queries(range_duration(end - begin)).items():
             elements = await self.source.demand(promql, at=end)
             said[name] = [{**each.labels, "value": f"{each.value:.15g}"} for each in elements]
         await asyncio.to_thread(_keep, path, said)
         return said
-
-    @property
-    def _folder(self) -> Path:
-        """Another one where the queries are others."""
-        said = json.dumps(self.queries(""))
-        return self.folder / f"{self.topic}-{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}"
 
 
 def _keep(path: Path, said: object) -> None:

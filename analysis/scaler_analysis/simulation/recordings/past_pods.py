@@ -12,15 +12,14 @@ production.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime
-from pathlib import Path
+from functools import partial
 
 from scaler.idleness.history import PodKey
 from scaler.samples.promql import selector
 from scaler_analysis.simulation.recordings.past_days import Elements, PastDays
-from scaler_analysis.simulation.recordings.past_samples import PastSource
 from scaler_analysis.simulation.recordings.recorded import NO_FACTS, PodFacts
 
 _QUEUE = "label_kueue_x_k8s_io_queue_name"
@@ -29,40 +28,34 @@ _PARENTS = {"ReplicaSet": "replicaset_owner", "Job": "job_owner"}
 _NAMES = {"replicaset_owner": "replicaset", "job_owner": "job_name"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PastPods:
-    source: PastSource
-    folder: Path
-    gpu_resources: Sequence[str]
-    """As the settings name them; a trailing * matches any ending."""
-    matchers: Mapping[str, str] = field(default_factory=dict)
+async def past_facts(
+    days: PastDays, begin: datetime, end: datetime, pods: Collection[PodKey]
+) -> dict[PodKey, PodFacts]:
+    """What is said of these pods; what is said last counts. Raises: SourceError."""
+    found: dict[PodKey, PodFacts] = {}
+    async for _, said in days.answers("pods", partial(_queries, days), begin, end):
+        for key, facts in facts_of(said).items():
+            if key in pods:
+                found[key] = found.get(key, NO_FACTS).updated(facts)
+    return found
 
-    async def facts(self, begin: datetime, end: datetime, pods: Collection[PodKey]) -> dict[PodKey, PodFacts]:
-        """What is said of these pods; what is said last counts. Raises: SourceError."""
-        found: dict[PodKey, PodFacts] = {}
-        days = PastDays(source=self.source, folder=self.folder, topic="pods", queries=self._queries)
-        async for _, said in days.answers(begin, end):
-            for key, facts in facts_of(said).items():
-                if key in pods:
-                    found[key] = found.get(key, NO_FACTS).updated(facts)
-        return found
 
-    def _queries(self, span: str) -> dict[str, str]:
-        every = selector(self.matchers)
-        resources = "|".join(as_label(each).replace("*", ".*") for each in self.gpu_resources)
-        gpus = selector(self.matchers, f'resource=~"{resources}"')
-        queues = selector(self.matchers, f'{_QUEUE}!=""')
-        return {
-            "pod_owner": "group by (namespace, pod, owner_kind, owner_name) "
-            f"(last_over_time(kube_pod_owner{every}[{span}]))",
-            "replicaset_owner": "group by (namespace, replicaset, owner_kind, owner_name) "
-            f"(last_over_time(kube_replicaset_owner{every}[{span}]))",
-            "job_owner": "group by (namespace, job_name, owner_kind, owner_name) "
-            f"(last_over_time(kube_job_owner{every}[{span}]))",
-            "gpus": "sum by (namespace, pod) (max by (namespace, pod, container, resource) "
-            f"(max_over_time(kube_pod_container_resource_requests{gpus}[{span}])))",
-            "queue": f"group by (namespace, pod, {_QUEUE}) (last_over_time(kube_pod_labels{queues}[{span}]))",
-        }
+def _queries(days: PastDays, span: str) -> dict[str, str]:
+    every = selector(days.matchers)
+    resources = "|".join(as_label(each).replace("*", ".*") for each in days.gpu_resources)
+    gpus = selector(days.matchers, f'resource=~"{resources}"')
+    queues = selector(days.matchers, f'{_QUEUE}!=""')
+    return {
+        "pod_owner": "group by (namespace, pod, owner_kind, owner_name) "
+        f"(last_over_time(kube_pod_owner{every}[{span}]))",
+        "replicaset_owner": "group by (namespace, replicaset, owner_kind, owner_name) "
+        f"(last_over_time(kube_replicaset_owner{every}[{span}]))",
+        "job_owner": "group by (namespace, job_name, owner_kind, owner_name) "
+        f"(last_over_time(kube_job_owner{every}[{span}]))",
+        "gpus": "sum by (namespace, pod) (max by (namespace, pod, container, resource) "
+        f"(max_over_time(kube_pod_container_resource_requests{gpus}[{span}])))",
+        "queue": f"group by (namespace, pod, {_QUEUE}) (last_over_time(kube_pod_labels{queues}[{span}]))",
+    }
 
 
 def as_label(resource: str) -> str:

@@ -11,13 +11,12 @@ Laws of this file:
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from scaler.idleness.gpu import GpuId, GpuSeries
 from scaler.idleness.history import PodKey
-
-SECONDS_PER_HOUR = 3600.0
+from scaler.reporting.usage.prices import SECONDS_PER_HOUR
 
 
 class SeriesSpan(NamedTuple):
@@ -159,7 +158,7 @@ def _pod(series: Sequence[SeriesSpan], devices: Mapping[GpuId, Sequence[int]], k
         name=found[0].gpu.pod,
         start_s=min(each.first_s for each in found),
         end_s=max(each.last_s for each in found),
-        gpus=known.gpus or _most_at_once(found),
+        gpus=known.gpus or most_at_once((*span, 1) for span in _spans(found).values()),
         model=next((each.gpu.model for each in found if each.gpu.model), ""),
         devices=tuple(map(tuple, devices.values())),
     )
@@ -189,14 +188,11 @@ def _spans(series: Iterable[SeriesSpan]) -> dict[tuple[GpuId, PodKey], tuple[flo
     return spans
 
 
-def _most_at_once(series: Iterable[SeriesSpan]) -> int:
-    spans = _spans(series).values()
-    turns = sorted([(first, 1) for first, _ in spans] + [(last, 2) for _, last in spans])
-    most = now = 0
-    for _, turn in turns:  # one that begins at the very end of another is there with it
-        now += 1 if turn == 1 else -1
-        most = max(most, now)
-    return most
+def most_at_once(spans: Iterable[tuple[float, float, int]]) -> int:
+    """The largest sum of GPUs at any instant, of spans from when to when so many were there."""
+    turns = sorted(turn for begin_s, end_s, gpus in spans for turn in ((begin_s, 0, gpus), (end_s, 1, -gpus)))
+    # One that begins at the very end of another is there with it.
+    return max(accumulate((gpus for *_, gpus in turns), initial=0))
 
 
 def _series_of_others(

@@ -11,8 +11,9 @@ import pytest
 import yaml
 from prometheus_server import PrometheusServer, require_prometheus
 from scaler_analysis.simulation.gangs.listed_workloads import listed_jobs
-from scaler_analysis.simulation.gangs.past_workloads import PastWorkloads, WorkloadHistory
+from scaler_analysis.simulation.gangs.past_workloads import WorkloadHistory, past_jobs
 from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob
+from scaler_analysis.simulation.recordings.past_days import PastDays
 from scaler_sandbox.manifests import objects_in
 from scaler_sandbox.packaged import packaged
 
@@ -202,8 +203,8 @@ async def test_the_reader_asks_for_the_series_and_labels_of_the_config(tmp_path:
         async def read(self, signal: object, *, start: datetime, end: datetime) -> Any:
             raise NotImplementedError
 
-    past = PastWorkloads(source=Source(), folder=tmp_path, gpu_resources=GPUS, matchers={"cluster": "one"})
-    answer = await past.jobs(SCRAPED, SCRAPED + timedelta(minutes=1))
+    past = PastDays(source=Source(), folder=tmp_path, gpu_resources=GPUS, matchers={"cluster": "one"})
+    answer = await past_jobs(past, SCRAPED, SCRAPED + timedelta(minutes=1))
     assert (answer.jobs, answer.known_since) == ([], None)
     known = labels_of_config()
     names = [set(re.findall(r"kube_kueue_workload_\w+", promql)) for promql in asked]
@@ -244,8 +245,8 @@ async def source(tmp_path: Path) -> AsyncIterator[PrometheusSource]:
 async def test_what_was_shown_of_workloads_gives_the_same_jobs_as_their_list(
     source: PrometheusSource, tmp_path: Path
 ) -> None:
-    past = PastWorkloads(source=source, folder=tmp_path, gpu_resources=GPUS)
-    found = await past.jobs(SCRAPED - timedelta(days=1), SCRAPED + timedelta(hours=1))
+    past = PastDays(source=source, folder=tmp_path, gpu_resources=GPUS)
+    found = await past_jobs(past, SCRAPED - timedelta(days=1), SCRAPED + timedelta(hours=1))
     listed = jobs_of_list()
     assert found.jobs == listed
     assert {job.name: (job.gpus, job.priority) for job in listed} == {
