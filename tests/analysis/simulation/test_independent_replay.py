@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from analysis.simulation.test_trace import BEGIN, simulated, text_of, written
 
-PODS, TICK_S, EVERY_S, WARM_UP_S = 60, 15, 30.0, 600.0
+PODS, TICK_S, EVERY_S, WARM_UP_S = 20, 15, 30.0, 600.0
 MIN_COVERAGE, MAX_AGE, MAX_GAP, LATE = 0.8, 3, 6, 0.25
 """Trust, in collection intervals; and the part of one by which a sample may be late without one being missed."""
 
