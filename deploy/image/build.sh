@@ -19,7 +19,7 @@ tools() {
 
 dependencies() {
     # shellcheck disable=SC2086  # the extras are words
-    UV_PROJECT_ENVIRONMENT="$2" "$1/bin/uv" sync --quiet --locked --no-dev $EXTRAS --no-install-workspace \
+    UV_PROJECT_ENVIRONMENT="$2" "$1/bin/uv" sync --quiet --locked --no-default-groups $EXTRAS --no-install-workspace \
         --no-managed-python --python "$PYTHON"
 }
 
@@ -34,7 +34,7 @@ program() {
 
 sbom() {
     # shellcheck disable=SC2086
-    "$1/bin/uv" export --quiet --locked --no-dev $EXTRAS --format cyclonedx1.5 --preview-features sbom-export \
+    "$1/bin/uv" export --quiet --locked --no-default-groups $EXTRAS --format cyclonedx1.5 --preview-features sbom-export \
         --output-file "$2" >/dev/null
 }
 
