@@ -15,12 +15,12 @@ import msgspec
 from scaler.admission.workload import is_ours
 from scaler.doctor.api_resources import REQUIRED_KINDS, Served
 from scaler.doctor.facts import TYPES_READ, DoctorInputs, DoctorSettings, Listing, ListResult
-from scaler.doctor.findings import Unread
+from scaler.doctor.findings import Unread, read_or_why
 from scaler.doctor.permissions import Reviews, attributes_of, required_rules
 from scaler.doctor.signals import Read, Series, SourceSeries
 from scaler.doctor.verdicts import SPAN, Gpus
 from scaler.documents import UNREADABLE
-from scaler.errors import KubeError, SourceError
+from scaler.errors import SourceError
 from scaler.idleness.gpu import BOARD_POWER, ENERGY, Signal
 from scaler.idleness.history import PodKey
 from scaler.idleness.pods import GpuPod
@@ -145,11 +145,12 @@ class ClusterReader:
 
     async def _own_leases(self) -> ListResult[Lease]:
         """The own Leases, read by `get`, which is what the scaler's account may do itself."""
-        body = await self._get(kinds.LEASE.path(self._own["lease_namespace"], self._own["lease_name"]))
-        try:
-            return body if isinstance(body, Unread) else Listing(items=[decode(Lease, body)])
-        except UNREADABLE as error:
-            return Unread(str(error))
+        path = kinds.LEASE.path(self._own["lease_namespace"], self._own["lease_name"])
+
+        async def read() -> Listing[Lease]:
+            return Listing(items=[decode(Lease, await self._transport.get(path))])
+
+        return await self._or_why(read)
 
     # ---------------------------------------------------------------------------------------------------------- the API
 
@@ -185,11 +186,8 @@ class ClusterReader:
         return await self._or_why(lambda: self._transport.get(path))
 
     async def _or_why(self, ask: Callable[[], Awaitable[T]]) -> T | Unread:
-        try:
-            async with self._slots:
-                return await ask()
-        except KubeError as error:
-            return Unread(str(error), is_absent=error.is_absent)
+        async with self._slots:
+            return await read_or_why(ask())
 
     # ---------------------------------------------------------------------------------------------------------- objects
 

@@ -1,9 +1,15 @@
 """What a diagnosis finds: how bad, what, where, and what to do about it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
+
+from scaler.documents import UNREADABLE
+from scaler.errors import KubeError
+
+T = TypeVar("T")
 
 
 class Severity(StrEnum):
@@ -65,6 +71,16 @@ class Unread:
     """The error, with the request and what to do."""
     is_absent: bool = False
     """Whether there is no such kind or object, rather than no permission or no answer."""
+
+
+async def read_or_why(reading: Awaitable[T]) -> T | Unread:
+    """What is read, or why it is not."""
+    try:
+        return await reading
+    except KubeError as error:
+        return Unread(str(error), is_absent=error.is_absent)
+    except UNREADABLE as error:
+        return Unread(f"it cannot be read: {error}")
 
 
 def counts(findings: Iterable[Finding]) -> dict[Severity, int]:

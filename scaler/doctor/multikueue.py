@@ -18,8 +18,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 
 from scaler.doctor.facts import DoctorInputs
-from scaler.doctor.findings import Finding, Subject, Topic, Unread
-from scaler.documents import UNREADABLE
+from scaler.doctor.findings import Finding, Subject, Topic, Unread, read_or_why
 from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.objects.core import condition, decode
@@ -119,7 +118,7 @@ class HubReader:
                 access = access_of_kubeconfig(kubeconfig, source=f"kubeconfig of MultiKueueCluster {name}")
                 async with KubeTransport(access) as worker:
                     copies = await _all(worker, WORKLOAD, Workload, labelSelector=MULTIKUEUE_ORIGIN)
-                    return WorkerFacts(copies=copies, offer=await _one(worker, self.offer_name))
+                    return WorkerFacts(copies=copies, offer=await read_or_why(_offer(worker, self.offer_name)))
         except (KubeError, ConfigurationError, TimeoutError) as error:
             unread = Unread(str(error) or "it does not answer")
             return WorkerFacts(copies=unread, offer=unread)
@@ -137,18 +136,15 @@ class HubReader:
 
 
 async def _all(transport: KubeTransport, resource: Resource, kind: type[T], **query: str) -> Sequence[T] | Unread:
-    try:
+    async def listed() -> Sequence[T]:
         pages = transport.list_pages(resource.path(), query)
         return [decode(kind, raw) async for page in pages for raw in page.items or ()]
-    except (KubeError, *UNREADABLE) as error:
-        return Unread(str(error), is_absent=isinstance(error, KubeError) and error.is_absent)
+
+    return await read_or_why(listed())
 
 
-async def _one(transport: KubeTransport, name: str) -> ClusterOffer | Unread:
-    try:
-        return decode(ClusterOffer, await transport.get(CLUSTER_OFFER.path("", name)))
-    except (KubeError, *UNREADABLE) as error:
-        return Unread(str(error), is_absent=isinstance(error, KubeError) and error.is_absent)
+async def _offer(transport: KubeTransport, name: str) -> ClusterOffer:
+    return decode(ClusterOffer, await transport.get(CLUSTER_OFFER.path("", name)))
 
 
 # ------------------------------------------------------------------------------------------------------------- findings

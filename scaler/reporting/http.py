@@ -12,7 +12,6 @@ not enough is known.
 import asyncio
 import json
 import ssl
-import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from aiohttp import hdrs, web
 from scaler.clock import Turns
 from scaler.errors import ConfigurationError, QueryError
 from scaler.kube.objects.multikueue import ClusterOffer
-from scaler.reporting.connections import ConnectionLimits, Connections, answered_in_time, with_headers
+from scaler.reporting.connections import ConnectionLimits, Connections, answered_in_time, compressed, with_headers
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.views.query_service import QueryService
 from scaler.tls.certificates import AllowedClients, ClientCertificate
@@ -192,7 +191,7 @@ async def _sent(request: web.Request, parts: Iterable[bytes], content_type: str)
     response = web.StreamResponse(headers={"Content-Type": content_type})
     if "gzip" in request.headers.get("Accept-Encoding", ""):
         response.headers["Content-Encoding"] = "gzip"
-        parts = _compressed(parts)
+        parts = compressed(parts)
     await response.prepare(request)
     turns = Turns()
     for part in parts if request.method != hdrs.METH_HEAD else ():
@@ -200,14 +199,6 @@ async def _sent(request: web.Request, parts: Iterable[bytes], content_type: str)
         await turns.give_way()
     await response.write_eof()
     return response
-
-
-def _compressed(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The page by gzip, the quick way: of pages like ours little is left in any case."""
-    gzip = zlib.compressobj(level=1, wbits=16 + zlib.MAX_WBITS)
-    for part in parts:
-        yield gzip.compress(part)
-    yield gzip.flush()
 
 
 _PROBES = frozenset({"/healthz", "/readyz"})

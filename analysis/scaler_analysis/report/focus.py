@@ -17,8 +17,9 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from scaler.kube.objects.core import stamp
 from scaler.reporting.usage.prices import SECONDS_PER_HOUR
-from scaler_analysis.report.formats import csv_of, utc
+from scaler_analysis.report.formats import csv_of
 from scaler_analysis.report.measures import CURRENCY, LabelValues, Measure, PeriodFacts
 from scaler_analysis.report.own_metrics import MODEL
 from scaler_analysis.report.periods import Period
@@ -84,14 +85,14 @@ def _row(
         "BillingAccountId": account,
         "BillingAccountName": account,
         "BillingCurrency": currency,
-        "BillingPeriodEnd": utc(_month_after(begin)),
-        "BillingPeriodStart": utc(_month_of(begin)),
+        "BillingPeriodEnd": stamp(_month_after(begin)),
+        "BillingPeriodStart": stamp(_month_of(begin)),
         "ChargeCategory": "Usage",
         "ChargeClass": None,
         "ChargeDescription": f"{state} time of {model or 'GPUs'} held by pods of namespace {namespace}",
         "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": utc(period.end),
-        "ChargePeriodStart": utc(begin),
+        "ChargePeriodEnd": stamp(period.end),
+        "ChargePeriodStart": stamp(begin),
         "ConsumedQuantity": _plain(quantity),
         "ConsumedUnit": _UNIT,
         "ContractedCost": cost,

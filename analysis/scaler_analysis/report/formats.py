@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from scaler.decision.describe import timestamp
@@ -148,7 +148,3 @@ def _cell(value: Any) -> Any:
 
 
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def utc(instant: datetime) -> str:
-    return timestamp(instant) or ""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from inspect import Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.text import Text
@@ -58,20 +58,57 @@ def client_of(
     return ScalerClient(server=server, local=local, config=config, flags=flags, as_json=as_json)
 
 
-def query(verb: Callable[..., int]) -> Callable[..., None]:
-    """Register a verb that queries a scaler: its first parameter is the client, whose flags follow the verb's own."""
-    _, *own = signature(verb).parameters.values()
-    shared = signature(client_of).parameters
-    parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in (*own, *shared.values())]
+def cluster_client_of(
+    *,
+    config: Config = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+    prometheus_url: PrometheusUrl = None,
+    dcgm_endpoint: DcgmEndpoint = None,
+    as_json: AsJson = False,
+) -> "ScalerClient":
+    """For verbs that need no running scaler: the Kubernetes API and, where it is named, a metrics source."""
+    from scaler.app.cli.client import ScalerClient
 
-    def command(**given: Any) -> None:
-        with client_of(**{name: given.pop(name) for name in shared}).reaching() as client:
-            sys.exit(verb(client, **given))
+    flags = {
+        "kubernetes.kubeconfig": kubeconfig,
+        "kubernetes.context": context,
+        "prometheus.url": prometheus_url,
+        "dcgm.endpoints": dcgm_endpoint or None,
+    }
+    return ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
 
-    command.__name__, command.__doc__ = verb.__name__, verb.__doc__
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    setattr(command, "__signature__", Signature(parameters))  # noqa: B010 (what Typer reads; unknown to types)
-    return app.command()(command)
+
+Verb: TypeAlias = Callable[..., int]
+Command: TypeAlias = Callable[..., None]
+_CLUSTER = ("config", "kubeconfig", "context")
+
+
+def with_client(
+    client: Callable[..., "ScalerClient"], *flags: str
+) -> Callable[[Callable[..., int]], Callable[..., None]]:
+    """The command of a verb whose first parameter is such a client, with its flags (all, or these) after the verb's."""
+    shared = {name: each for name, each in signature(client).parameters.items() if not flags or name in flags}
+
+    def command_of(verb: Verb) -> Command:
+        _, *own = signature(verb).parameters.values()
+        parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in (*own, *shared.values())]
+
+        def command(**given: Any) -> None:
+            with client(**{name: given.pop(name) for name in shared}).reaching() as reached:
+                sys.exit(verb(reached, **given))
+
+        command.__name__, command.__doc__ = verb.__name__, verb.__doc__
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        setattr(command, "__signature__", Signature(parameters))  # noqa: B010 (what Typer reads; unknown to types)
+        return command
+
+    return command_of
+
+
+def query(verb: Verb) -> Command:
+    """Register a verb that queries a scaler."""
+    return app.command()(with_client(client_of)(verb))
 
 
 @app.command()
@@ -217,12 +254,9 @@ def queues(
 
 
 @app.command()
+@with_client(cluster_client_of)
 def doctor(
-    config: Config = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    prometheus_url: PrometheusUrl = None,
-    dcgm_endpoint: DcgmEndpoint = None,
+    client: "ScalerClient",
     user: Annotated[
         str,
         option(
@@ -241,8 +275,7 @@ def doctor(
             "default: scalerAddress.",
         ),
     ] = "",
-    as_json: AsJson = False,
-) -> None:
+) -> int:
     """Check a cluster for problems.
 
     Checks the API and its kinds, permissions, AdmissionChecks, ClusterQueues, ScaledObjects, the metrics source, and
@@ -250,8 +283,7 @@ def doctor(
     """
     from scaler.app.cli.doctor import run_doctor
 
-    client = _cluster_client(config, kubeconfig, context, prometheus_url, dcgm_endpoint, as_json=as_json)
-    sys.exit(run_doctor(client, user=user, connect_to=connect_to))
+    return run_doctor(client, user=user, connect_to=connect_to)
 
 
 Workload = Annotated[
@@ -260,33 +292,31 @@ Workload = Annotated[
 
 
 @app.command()
+@with_client(cluster_client_of, *_CLUSTER)
 def keep(
+    client: "ScalerClient",
     name: Workload,
     duration: Annotated[str, option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
     until: Annotated[str, option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
-    config: Config = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
+) -> int:
     """Keep a workload from being suspended for a while.
 
     Sets the annotation idlegpu.io/keep-until of its ScaledObject, with your own permissions.
     """
     from scaler.app.cli.request import run_keep
 
-    sys.exit(run_keep(_cluster_client(config, kubeconfig, context), name, duration=duration, until=until))
+    return run_keep(client, name, duration=duration, until=until)
 
 
 @app.command()
+@with_client(cluster_client_of, *_CLUSTER)
 def wake(
+    client: "ScalerClient",
     name: Workload,
     when_free: Annotated[
         bool, option("--when-free", about="Not before its quota and nodes are free and no Workload waits for them.")
     ] = False,
-    config: Config = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
+) -> int:
     """Wake a suspended workload up.
 
     Sets the annotation idlegpu.io/wake of its ScaledObject, with your own permissions. It comes back once it gets its
@@ -294,52 +324,49 @@ def wake(
     """
     from scaler.app.cli.request import run_wake
 
-    sys.exit(run_wake(_cluster_client(config, kubeconfig, context), name, when_free=when_free))
+    return run_wake(client, name, when_free=when_free)
 
 
 @app.command()
+@with_client(cluster_client_of, *_CLUSTER)
 def exclude(
+    client: "ScalerClient",
     name: Workload,
     duration: Annotated[str, option("--for", metavar="DURATION", about="From now on, such as 4h.")] = "",
     until: Annotated[str, option("--until", metavar="TIME", about="Such as 2026-12-24T18:00:00Z.")] = "",
     remove: Annotated[bool, option("--remove", about="End the exclusion.")] = False,
-    config: Config = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-) -> None:
+) -> int:
     """Exclude a workload from being suspended.
 
     For good, or for a while. Sets the annotation idlegpu.io/exclude of its ScaledObject, with your own permissions.
     """
     from scaler.app.cli.request import run_exclude
 
-    client = _cluster_client(config, kubeconfig, context)
-    sys.exit(run_exclude(client, name, duration=duration, until=until, remove=remove))
+    return run_exclude(client, name, duration=duration, until=until, remove=remove)
 
 
 @app.command()
-def suspend(name: Workload, config: Config = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+@with_client(cluster_client_of, *_CLUSTER)
+def suspend(client: "ScalerClient", name: Workload) -> int:
     """Suspend a workload now, whatever its GPUs do.
 
     Scales it to 0, with your own permissions. What is in memory is lost, as with any eviction; no hook is waited for.
     """
     from scaler.app.cli.request import run_suspend
 
-    sys.exit(run_suspend(_cluster_client(config, kubeconfig, context), name))
+    return run_suspend(client, name)
 
 
 @app.command()
+@with_client(cluster_client_of, *_CLUSTER, "as_json")
 def history(
+    client: "ScalerClient",
     name: Workload,
-    config: Config = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    as_json: AsJson = False,
-) -> None:
+) -> int:
     """Show a workload's states: when, why, and who asked for them."""
     from scaler.app.cli.request import run_history
 
-    sys.exit(run_history(_cluster_client(config, kubeconfig, context, as_json=as_json), name))
+    return run_history(client, name)
 
 
 @query
@@ -355,33 +382,14 @@ def top(
     return run_top(client, lines=lines, every=None if once else every)
 
 
-def _cluster_client(
-    config: Path | None,
-    kubeconfig: Path | None,
-    context: str | None,
-    prometheus_url: str | None = None,
-    dcgm_endpoint: list[str] | None = None,
-    *,
-    as_json: bool = False,
-) -> "ScalerClient":
-    """For verbs that need no running scaler: the Kubernetes API and, where it is named, a metrics source."""
-    from scaler.app.cli.client import ScalerClient
-
-    flags = {
-        "kubernetes.kubeconfig": kubeconfig,
-        "kubernetes.context": context,
-        "prometheus.url": prometheus_url,
-        "dcgm.endpoints": dcgm_endpoint or None,
-    }
-    return ScalerClient(server="", local=True, config=config, flags=flags, as_json=as_json)
-
-
 policy = typer.Typer(help="Try IdlePolicies.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(policy, name="policy")
 
 
 @policy.command("test")
+@with_client(cluster_client_of)
 def policy_test(
+    client: "ScalerClient",
     file: Annotated[
         list[Path],
         option(
@@ -391,13 +399,7 @@ def policy_test(
             about="IdlePolicies and ClusterIdlePolicies (YAML): a file, a folder, or - for stdin; repeatable.",
         ),
     ],
-    config: Config = None,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    prometheus_url: PrometheusUrl = None,
-    dcgm_endpoint: DcgmEndpoint = None,
-    as_json: AsJson = False,
-) -> None:
+) -> int:
     """Show what policies would do, before they are applied.
 
     Which jobs would follow them, what would differ from now, and which would be suspended at once. Reads the cluster
@@ -406,8 +408,7 @@ def policy_test(
     """
     from scaler.app.cli.policy import run_policy_test
 
-    client = _cluster_client(config, kubeconfig, context, prometheus_url, dcgm_endpoint, as_json=as_json)
-    sys.exit(run_policy_test(client, file))
+    return run_policy_test(client, file)
 
 
 @app.command()

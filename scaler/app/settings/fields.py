@@ -1,6 +1,7 @@
 """How values are written in settings: durations with their unit, shares in percent, sections in camelCase."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, TypeVar
@@ -57,6 +58,13 @@ Ratio = Annotated[
 
 
 T = TypeVar("T")
+NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+"""The pattern of a name that Kubernetes accepts."""
+
+
+def twice(names: Iterable[str]) -> str:
+    """The names that are there more than once, for a sentence; empty where none is."""
+    return ", ".join(sorted(name for name, count in Counter(names).items() if count > 1))
 
 
 class Section(BaseModel):

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
-from scaler.app.settings.fields import Duration, Section
+from scaler.app.settings.fields import NAME, Duration, Section
 from scaler.suspension.hooks import HookConfig, HookKind
 from scaler.webhook import Receiver
 
-HookName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+HookName = Annotated[str, Field(pattern=NAME, max_length=40)]
 """Part of the name of objects."""
 _LONGEST = timedelta(hours=1)
 

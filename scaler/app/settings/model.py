@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from scaler.app.settings.fields import Duration, DurationOrZero, Ratio, Section
+from scaler.app.settings.fields import NAME, Duration, DurationOrZero, Ratio, Section, twice
 from scaler.app.settings.hooks import HookSettings
 from scaler.app.settings.multikueue import MultiKueueSettings
 from scaler.app.settings.notifications import NotificationSettings
@@ -100,7 +100,7 @@ class LeaseSettings(Section):
         return self
 
 
-Namespace = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+Namespace = Annotated[str, Field(pattern=NAME, max_length=63)]
 """A name that Kubernetes accepts; any other would fail, or address another path, in every request."""
 
 
@@ -124,9 +124,8 @@ class KubernetesSettings(Section):
     @field_validator("namespaces")
     @classmethod
     def _each_once(cls, namespaces: tuple[str, ...]) -> tuple[str, ...]:
-        twice = sorted({each for each in namespaces if namespaces.count(each) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} is named more than once; name each namespace once")
+        if several := twice(namespaces):
+            raise ValueError(f"{several} is named more than once; name each namespace once")
         return namespaces
 
 
@@ -439,9 +438,8 @@ class Settings(Section):
     @field_validator("hooks")
     @classmethod
     def _hooks_differ(cls, hooks: tuple[HookSettings, ...]) -> tuple[HookSettings, ...]:
-        names = [each.name for each in hooks]
-        if twice := sorted({each for each in names if names.count(each) > 1}):
-            raise ValueError(f"two hooks are named {', '.join(twice)}")
+        if several := twice(each.name for each in hooks):
+            raise ValueError(f"two hooks are named {several}")
         return hooks
 
     @field_validator("relabel")
@@ -468,9 +466,8 @@ class Settings(Section):
                 f"idleAfter is {format_duration(idle_after)} by default and evaluation.maxWindow only "
                 f"{format_duration(max_window)}; raise evaluation.maxWindow or set defaults.idleAfter"
             )
-        names = [signal.name for signal in self.signals]
-        if not names:
+        if not self.signals:
             raise ValueError("no signal is configured; leave signals out for the default ones")
-        if len(set(names)) != len(names):
-            raise ValueError("two signals have the same name")
+        if several := twice(signal.name for signal in self.signals):
+            raise ValueError(f"two signals are named {several}")
         return self

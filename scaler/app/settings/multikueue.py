@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from scaler.app.settings.fields import Duration, Section
+from scaler.app.settings.fields import NAME, Duration, Section
 
 
 class PlanOnWorkers(StrEnum):
@@ -24,7 +24,7 @@ class MultiKueueSettings(Section):
     each of them suspends for the same gang. For hubs with one worker."""
     namespace: str = "kueue-system"
     """On a hub: the namespace of Kueue, where the Secrets with the kubeconfigs of MultiKueueClusters are."""
-    offer_name: str = Field(default="hub", pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)
+    offer_name: str = Field(default="hub", pattern=NAME, max_length=63)
     """On a hub: the name of its ClusterOffer on every worker. Two hubs of one worker need two names."""
     patience: Duration = timedelta(minutes=5)
     """On a hub: how long a nominated cluster may take to admit a Workload before the next one is nominated."""

@@ -7,12 +7,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from scaler.app.settings.fields import Duration, Section
+from scaler.app.settings.fields import NAME, Duration, Section, twice
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import TargetConfig, target_kind, target_kinds
 from scaler.targets.workloads import NotifyTargets
 
-TargetName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
+TargetName = Annotated[str, Field(pattern=NAME, max_length=40)]
 """Part of the name of an annotation."""
 
 
@@ -112,9 +112,8 @@ class NotificationSettings(Section):
     @classmethod
     def _each_once(cls, targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:
         names = [each.name for each in targets]
-        twice = sorted({each for each in names if names.count(each) > 1})
-        if twice:
-            raise ValueError(f"two targets are named {', '.join(twice)}")
+        if several := twice(names):
+            raise ValueError(f"two targets are named {several}")
         if "none" in names:
             raise ValueError("no target may be named none: that is how an annotation turns notifications off")
         return targets

@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from scaler.doctor.calls.call_credentials import PARAMETERS, CallCredentials, credentials_of
-from scaler.doctor.findings import Unread
-from scaler.documents import UNREADABLE
-from scaler.errors import KubeError
+from scaler.doctor.findings import Unread, read_or_why
 from scaler.kube.objects import resources as kinds
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.keda import AuthenticationRef, ConfigMap, ScaledObject, Secret, Trigger, TriggerAuthentication
@@ -107,15 +105,14 @@ class TriggerAuthenticationReader:
 
     async def _object(self, resource: Resource, namespace: str, name: str, kind: type[T]) -> T | Unread:
         """Each object is read once, however many triggers name it."""
-        try:
+
+        async def read() -> T:
             path = resource.path(namespace, name)
             if path not in self._read:
                 self._read[path] = asyncio.ensure_future(self._transport.get(path))
             return decode(kind, await self._read[path])
-        except KubeError as error:
-            return Unread(str(error), is_absent=error.is_absent)
-        except UNREADABLE as error:
-            return Unread(f"it cannot be read: {error}")
+
+        return await read_or_why(read())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

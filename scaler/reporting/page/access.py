@@ -16,7 +16,7 @@ Laws:
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Any
@@ -164,12 +164,9 @@ class PageAccess:
                 return EVERYTHING
             missing = [each for each in {*self._namespaces()} if each not in known.namespaces]
             some = sorted(missing)[: max(0, _MOST_NAMESPACES - len(known.namespaces))]
-            for namespace, may in zip(some, await self._may_each(user, some), strict=True):
-                known.namespaces[namespace] = may
+            answers = await asyncio.gather(*(self._may(user, each) for each in some))
+            known.namespaces |= zip(some, answers, strict=True)
         return Looker(namespaces=frozenset(name for name, may in known.namespaces.items() if may))
-
-    async def _may_each(self, user: AuthenticatedUser, namespaces: Collection[str]) -> list[bool]:
-        return await asyncio.gather(*(self._may(user, each) for each in namespaces))
 
     def _remembered(self, user: AuthenticatedUser) -> _Known:
         now = self._clock.monotonic()

@@ -74,16 +74,13 @@ def lines_of_policies(
 
 def _criteria(selector: JobSelector) -> list[tuple[str, str]]:
     """Each criterion in words."""
+    labels = {"namespaces": selector.namespaces, "labels": selector.labels}
     lists = {"kinds": selector.kinds, "queues": selector.queues}
     lists |= {"priority classes": selector.priority_classes, "GPU models": selector.gpu_models}
     return [
-        *((name, _labels(each)) for name, each in _label_selectors(selector) if each is not None),
+        *((name, _labels(each)) for name, each in labels.items() if each is not None),
         *((name, ", ".join(values)) for name, values in lists.items() if values),
     ]
-
-
-def _label_selectors(selector: JobSelector) -> list[tuple[str, LabelSelector | None]]:
-    return [("namespaces", selector.namespaces), ("labels", selector.labels)]
 
 
 def _labels(selector: LabelSelector) -> str:

@@ -12,7 +12,6 @@ Laws:
 
 import asyncio
 import hashlib
-import zlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -25,6 +24,8 @@ from aiohttp import hdrs, web
 
 from scaler.clock import Turns
 from scaler.idleness.durations import format_duration
+from scaler.kube.objects.core import stamp
+from scaler.reporting.connections import compressed
 from scaler.reporting.page.workloads import STATES
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def environment(*more: Path) -> "Environment":
     )
     made.filters |= {
         "when": when,
-        "iso": iso,
+        "iso": stamp,
         "duration": whole_duration,
         "number": number,
         "percent": lambda ratio: f"{100 * ratio:.3g} %",
@@ -132,12 +133,12 @@ async def answer(request: web.Request, body: bytes, *, status: int = 200) -> web
 
 
 async def _compressed(body: bytes) -> bytes:
-    """The page by gzip, the quick way, a part at a time."""
-    gzip, turns, found = zlib.compressobj(level=1, wbits=16 + zlib.MAX_WBITS), Turns(), []
-    for begin in range(0, len(body), 2**16):
-        found.append(gzip.compress(body[begin : begin + 2**16]))
+    """The page by gzip, a part at a time."""
+    turns, found = Turns(), []
+    for part in compressed(body[begin : begin + 2**16] for begin in range(0, len(body), 2**16)):
+        found.append(part)
         await turns.give_way()
-    return b"".join([*found, gzip.flush()])
+    return b"".join(found)
 
 
 # --------------------------------------------------------------------------------------------------------- static files
@@ -173,10 +174,6 @@ def when(instant: datetime | str | None, at: datetime) -> str:
         return "for good"
     instant = instant.astimezone(UTC)
     return f"{instant:%H:%M:%S} UTC" if instant.date() == at.date() else f"{instant:%d %b %Y %H:%M} UTC"
-
-
-def iso(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def whole_duration(duration: timedelta) -> str:

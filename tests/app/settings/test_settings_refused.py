@@ -44,7 +44,7 @@ SETTINGS = (
     ),
     (
         "signals: [{name: a, metrics: [m], unit: ratio}, {name: a, metrics: [n], unit: percent}]",
-        "document: two signals have the same name",
+        "document: two signals are named a",
     ),
     (
         "kubernetes: {lease: {renewDeadline: 20s}}",

@@ -7,7 +7,7 @@ where names begin with `secret-`. Texts name `hidden/secret-other`, too. It is n
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import cycle, product
+from itertools import cycle, islice, product
 from random import Random
 from typing import Any
 
@@ -112,11 +112,13 @@ def columns(number: int, seed: int, *columns: list[Any]) -> Iterator[tuple[Any, 
     return zip(*repeated, strict=True)
 
 
-def workloads(one: PageSite, seed: int) -> None:
+def workloads(one: PageSite, seed: int, *, most: int = 70) -> None:
     one.policy("all")
     kinds = [scalable_workload_ref, scalable_workload_ref, lambda name: ScaleTargetRef(name=name)]
     rows = columns(70, seed, ANSWERS, VERDICTS, QUIET_SINCE, POLICIES, TARGETS, STAGES, HISTORIES, KEEPS, kinds)
-    for number, (answer, of, (since, at_least), policy, target, stage, lines, keeps, kind) in enumerate(rows):
+    for number, (answer, of, (since, at_least), policy, target, stage, lines, keeps, kind) in enumerate(
+        islice(rows, most)
+    ):
         quiet = {"idle_since": since, "idle_at_least": at_least}
         found = decision(answer, verdict=of, policy=policy, target=target, **quiet)
         for namespace, prefix in NAMESPACES.items():

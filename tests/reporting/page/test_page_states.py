@@ -93,7 +93,7 @@ def _before_the_first_evaluation() -> PageSite:
 
 def _old() -> PageSite:
     one, clock = _site(), [0.0]
-    page_states.workloads(one, 2)
+    page_states.workloads(one, 2, most=10)
     one.page.decisions = DecisionCache(max_age=one.page.interval, clock=lambda: clock[-1])
     one.page.decisions.publish(Evaluation.of(dict(one.entries), at=NOON))
     clock.append(9999.0)
@@ -121,7 +121,7 @@ def _nothing_answers() -> PageSite:
         of_pods=down,
         reports=ScriptedReports(error="down"),
     )
-    page_states.workloads(one, 3)
+    page_states.workloads(one, 3, most=10)
     page_states.fleet(one)
     return one
 

@@ -11,7 +11,7 @@ from scaler.reporting.pending_workloads import QueueNames
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuUsageReader
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 2))])
 async def test_usage_that_stands_is_the_one_that_would_be_found_now(seed: int) -> None:
     fleet, shown = RandomFleet(seed), set[str]()
     [evaluator], queues = fleet.evaluators, QueueNames(quota=lambda: NotSynced("not watched"))
