@@ -106,10 +106,10 @@ def _duration(field: str, text: str) -> timedelta:
         raise ValueError(f"spec.provisioning.{field}: {error}") from error
 
 
-def _among(field: str, text: str, words: Sequence[str]) -> str:
-    """The text, where it is one of these words. Raises: ValueError."""
-    if text not in words:
-        raise ValueError(f"spec.provisioning.{field}: {text!r} is not known; write {' or '.join(words)}")
+def _among(field: str, text: str, known: Sequence[str]) -> str:
+    """The text, where it is one of those that are known. Raises: ValueError."""
+    if text not in known:
+        raise ValueError(f"spec.provisioning.{field}: {text!r} is not known; write {' or '.join(known)}")
     return text
 
 

@@ -46,10 +46,7 @@ def settings(cluster, tmp_path, url=""):
     ("busy", "spec", "verdict", "answer", "now"),
     [
         (0.9, {"mode": "Enforce"}, "Busy", "active", "work seen within the last 20s"),
-        (0.0, {}, "Idle", "active", "mode observe only reports it"),
         (0.0, {"mode": "Enforce"}, "Idle", "inactive", "every required GPU stayed below 1 % for 20s"),
-        (0.0, {"mode": "Enforce", "reclaim": "OnPressure"}, "Idle", "active", "no waiting gang needs its GPUs"),
-        (0.0, {"mode": "Enforce", "warning": "10m"}, "Idle", "active", "its owner is warned 10m before"),
     ],
 )
 async def test_it_shows_who_would_follow_and_what_would_be_decided_at_once(
@@ -135,19 +132,17 @@ async def test_it_shows_what_differs_from_the_policy_that_is_there(cluster, tmp_
     assert ray["differs"] == [{"field": "idleAfter", "from": "1h", "to": "20m"}]
 
 
-async def test_a_policy_that_is_not_valid_is_told_with_status_1(cluster, tmp_path):
-    file = written(tmp_path, policy(idleAfter="10m", idleAfterUnderPressure="1h"))
-    done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path))
-    assert done.status == 1
-    assert "IdlePolicy/research is not valid: spec.idleAfterUnderPressure: 1h is longer" in done.out
-
-
-async def test_a_word_that_the_api_would_refuse_is_not_valid(cluster, tmp_path):
-    file = written(tmp_path, policy(mode="enforce"), policy("other", actuator="direct"))
-    done = await command_beside("policy", "test", "-f", file, *settings(cluster, tmp_path))
+async def test_policies_that_are_not_valid_are_told_with_status_1(cluster, tmp_path):
+    given = (
+        policy(idleAfter="10m", idleAfterUnderPressure="1h"),
+        policy("loud", mode="enforce"),
+        policy("other", actuator="direct"),
+    )
+    done = await command_beside("policy", "test", "-f", written(tmp_path, *given), *settings(cluster, tmp_path))
     assert done.status == 1
     words = " ".join(done.out.split())
-    assert "IdlePolicy/research is not valid: spec.mode: 'enforce' is unknown; write 'Observe' or 'Enforce'" in words
+    assert "IdlePolicy/research is not valid: spec.idleAfterUnderPressure: 1h is longer" in words
+    assert "IdlePolicy/loud is not valid: spec.mode: 'enforce' is unknown; write 'Observe' or 'Enforce'" in words
     assert "IdlePolicy/other is not valid: spec.actuator: 'direct' is unknown; write 'KEDA' or 'Direct'" in words
 
 
