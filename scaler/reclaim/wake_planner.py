@@ -30,7 +30,7 @@ from scaler.quota.workload_index import SchedulingContext
 from scaler.reclaim.candidates import anti_affinity_nodes
 from scaler.reclaim.planner import Planner
 from scaler.reclaim.search.values import AntiAffinityNodes, PlanningTree
-from scaler.reclaim.search.wake_problem import UnplacedWorkload, WakeProblem, why_suspended
+from scaler.reclaim.search.wake_problem import UnplacedWorkload, why_suspended
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.target_state import Phase
@@ -227,8 +227,7 @@ class _FreeView:
             capacity=None if queue in self._elsewhere else self._capacity,
             marked=self._marked,
         )
-        problem = WakeProblem(workload=workload, planning_tree=planning_tree, unplaced=tuple(self._unplaced))
-        return await asyncio.to_thread(why_suspended, problem)
+        return await asyncio.to_thread(why_suspended, workload, planning_tree, tuple(self._unplaced))
 
     def _why_unplaced(self, workload: QuotaWorkload) -> str:
         """Why a Workload with quota may still take nodes, in words; empty where all of its pods have one."""

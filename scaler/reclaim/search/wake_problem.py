@@ -40,22 +40,20 @@ class UnplacedWorkload:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class WakeProblem:
-    workload: QuotaWorkload
-    """As it would wait for quota if it was active."""
-    planning_tree: PlanningTree
-    """With the Workload among those that wait, and with those that were woken a moment ago."""
-    unplaced: Collection[UnplacedWorkload] = ()
+def why_suspended(
+    workload: QuotaWorkload, planning_tree: PlanningTree, unplaced: Collection[UnplacedWorkload] = ()
+) -> str:
+    """Why it has to stay suspended, in words; empty where it may be woken.
+
+    It is given as it would wait for quota if it was active, in a tree where it waits, with those that were woken a
+    moment ago.
+    """
+    return next(_obstacles(workload, as_it_is(planning_tree), unplaced), "")
 
 
-def why_suspended(problem: WakeProblem) -> str:
-    """Why it has to stay suspended, in words; empty where it may be woken."""
-    return next(_obstacles(problem), "")
-
-
-def _obstacles(problem: WakeProblem) -> Iterator[str]:
-    planning_tree, workload = as_it_is(problem.planning_tree), problem.workload
+def _obstacles(
+    workload: QuotaWorkload, planning_tree: PlanningTree, unplaced: Collection[UnplacedWorkload]
+) -> Iterator[str]:
     request = PlanRequest(gang=workload, planning_tree=planning_tree)
     if (ruled_out := why_not_planned(request)) is not None:
         yield ruled_out.message
@@ -63,7 +61,7 @@ def _obstacles(problem: WakeProblem) -> Iterator[str]:
     queue = planning_tree.tree.queues[planning_tree.world.cluster_queue_of(workload)]
     needs = _requirement(workload, queue, planning_tree)
     yield from _waiting(workload, needs, planning_tree)
-    yield from _unplaced(problem.unplaced, needs.keys, planning_tree.world.flavor_options.flavors)
+    yield from _unplaced(unplaced, needs.keys, planning_tree.world.flavor_options.flavors)
     yield from _not_free(request, needs, queue)
 
 

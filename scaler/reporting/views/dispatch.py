@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
+from scaler.multikueue.hub.dispatch.candidates import RankedCluster
 from scaler.multikueue.hub.dispatch.controller import nominated_message, step_message, worker_view
 from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, WorkloadDispatch
-from scaler.multikueue.hub.dispatch.ranking import RankedCluster
 from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, HubObjects
 from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
 from scaler.reporting.views import Json
@@ -112,4 +112,4 @@ def _clusters(found: WorkloadDispatch) -> Iterator[Json]:
 
 def _answer(cluster: RankedCluster) -> str:
     """Its fit, or why it is no candidate."""
-    return str(cluster.answer.fit if cluster.eligibility.obstacle is None else cluster.eligibility.obstacle)
+    return str(cluster.obstacle or cluster.answer.fit)

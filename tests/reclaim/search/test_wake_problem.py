@@ -24,7 +24,7 @@ from reclaim_builders import nodes_with, planning_tree
 from scaler.quota.model import PreemptionPolicy, QuotaClusterQueue, QuotaWorkload, StopPolicy
 from scaler.quota.simulation import Simulation, SimulationEnd, SimulationRun
 from scaler.reclaim.search.values import PlanningTree, PlanRequest
-from scaler.reclaim.search.wake_problem import UnplacedWorkload, WakeProblem, as_it_is, why_suspended
+from scaler.reclaim.search.wake_problem import UnplacedWorkload, as_it_is, why_suspended
 
 
 def why(
@@ -37,7 +37,7 @@ def why(
     """Of a workload of 2 GPUs in queue `a`, beside these others."""
     suspended = wakes or workload("notebook", gpus=2)
     tree = planning_tree(queues or [cluster_queue(gpus=4)], [suspended, *others], **fields)
-    return why_suspended(WakeProblem(workload=suspended, planning_tree=tree, unplaced=unplaced))
+    return why_suspended(suspended, tree, unplaced)
 
 
 A, B = (cluster_queue(name, gpus=4, cohort="team") for name in "ab")
@@ -183,7 +183,7 @@ def test_whoever_comes_back_changes_nothing_for_anybody_else(request: PlanReques
             for name, line in tree.pending.items()
         }
         tree = replace(tree, pending=pending)
-    if why_suspended(WakeProblem(workload=request.gang, planning_tree=tree)):
+    if why_suspended(request.gang, tree):
         return
     without, with_it = _run(tree, leaving_out=request.gang), _run(tree)
     assert not [each for cycle in with_it.cycles for each in cycle.preempted]

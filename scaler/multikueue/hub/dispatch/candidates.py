@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
+from scaler.multikueue.cluster_offer import Fit
+
 _OF_THE_ADDON = "multikueue-"
 
 
@@ -61,15 +63,56 @@ class PlacementChoice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterEligibility:
-    """Whether a cluster may be nominated."""
+class ClusterAnswer:
+    """What a cluster says about a Workload."""
 
-    cluster: str
+    fit: Fit = Fit.UNKNOWN
+    cost: int | None = None
+    """Cost of its plan, in thousandths."""
+    free_after: int | None = None
+    victims: tuple[str, ...] = ()
+    message: str = ""
+    is_awaited: bool = False
+    """Whether it has been asked and is going to answer soon."""
+    is_given_away: bool = False
+    """Whether the same room was given to another Workload since."""
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it fits once suspensions and evictions have ended that are under way."""
+        return self.fit is Fit.RECLAIM and self.cost == 0
+
+
+NO_ANSWER = ClusterAnswer(message="it was not asked")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedCluster:
+    """A cluster with its answer, and why it can or cannot be nominated."""
+
+    name: str
     order: int
     """Its place in the MultiKueueConfig."""
     obstacle: ClusterObstacle | None = None
     why: str = ""
     """In words, where there is an obstacle."""
+    answer: ClusterAnswer = NO_ANSWER
+
+    @property
+    def is_candidate(self) -> bool:
+        return self.obstacle is None
+
+    @property
+    def words(self) -> str:
+        """Its answer, or why it cannot be nominated."""
+        answer = self.answer
+        if not self.is_candidate:
+            return self.why
+        said = [f"cost {answer.cost / 1000:g}"] if answer.cost is not None else []
+        said += [f"suspends {len(answer.victims)}"] if answer.victims else []
+        said += [answer.message] if answer.message else []
+        said += ["its room was given to another Workload since"] if answer.is_given_away else []
+        return f"{answer.fit}: {', '.join(said)}" if said else str(answer.fit)
 
 
 def managed_cluster_name(cluster: str, *, profile: str = "", secret: str = "") -> str:
@@ -85,7 +128,7 @@ def eligibilities(
     named: Sequence[str] | None,
     clusters: Mapping[str, HubCluster],
     placement: PlacementChoice | None = None,
-) -> tuple[ClusterEligibility, ...]:
+) -> tuple[RankedCluster, ...]:
     """Every cluster that is named or exists: in the order of the MultiKueueConfig, then the others by name.
 
     `named` are the clusters of the MultiKueueConfig called `config`; None where that does not exist.
@@ -93,15 +136,15 @@ def eligibilities(
     inside = [_named(place, name, clusters.get(name), placement) for place, name in enumerate(named or ())]
     missing = f"is not in MultiKueueConfig {config}" if named is not None else f"MultiKueueConfig {config} is missing"
     outside = [
-        ClusterEligibility(cluster=name, order=len(inside), obstacle=ClusterObstacle.NOT_IN_CONFIG, why=missing)
+        RankedCluster(name=name, order=len(inside), obstacle=ClusterObstacle.NOT_IN_CONFIG, why=missing)
         for name in sorted(clusters.keys() - {*(named or ())})
     ]
     return (*inside, *outside)
 
 
-def _named(order: int, name: str, cluster: HubCluster | None, placement: PlacementChoice | None) -> ClusterEligibility:
+def _named(order: int, name: str, cluster: HubCluster | None, placement: PlacementChoice | None) -> RankedCluster:
     obstacle, why = _obstacle(cluster, placement)
-    return ClusterEligibility(cluster=name, order=order, obstacle=obstacle, why=why)
+    return RankedCluster(name=name, order=order, obstacle=obstacle, why=why)
 
 
 def _obstacle(cluster: HubCluster | None, placement: PlacementChoice | None) -> tuple[ClusterObstacle | None, str]:

@@ -24,8 +24,9 @@ from datetime import UTC, datetime, timedelta
 
 from scaler.kube.objects.multikueue import WorkloadOffer
 from scaler.multikueue.cluster_offer import Fit
+from scaler.multikueue.hub.dispatch.candidates import ClusterAnswer
 from scaler.multikueue.hub.dispatch.nomination import NominationState
-from scaler.multikueue.hub.dispatch.ranking import ClusterAnswer, GivenRoom, Ranking, is_given_away, rank
+from scaler.multikueue.hub.dispatch.ranking import GivenRoom, Ranking, is_given_away, rank
 from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, WaitingWorkload
 
 _ANSWERS_WITHIN = timedelta(minutes=1)
@@ -155,7 +156,7 @@ class DispatchMoment:
         if not state.is_asked:
             return self.eligibilities.unanswered(waiting)
         eligibilities = self.eligibilities.of_workload(waiting)
-        names = (each.cluster for each in eligibilities if each.obstacle is None)
+        names = (each.name for each in eligibilities if each.is_candidate)
         return rank(eligibilities, {name: self._answer(name, waiting, given) for name in names}, state.nominated_at)
 
     def _answer(self, name: str, waiting: WaitingWorkload, given: GivenRooms) -> ClusterAnswer:

@@ -51,7 +51,8 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.ranking import GIVES_ROOM, RankedCluster, Ranking
+from scaler.multikueue.hub.dispatch.candidates import RankedCluster
+from scaler.multikueue.hub.dispatch.ranking import GIVES_ROOM, Ranking
 
 
 class KeepReason(StrEnum):

@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.candidates import ClusterEligibility, ClusterObstacle
+from scaler.multikueue.hub.dispatch.candidates import NO_ANSWER, ClusterAnswer, ClusterObstacle, RankedCluster
 
 _BEST_FIRST = (Fit.FREE, Fit.RECLAIM, Fit.NODES, Fit.WAIT, Fit.UNKNOWN, Fit.NEVER)
 _RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
@@ -34,58 +34,6 @@ GIVES_ROOM = frozenset({Fit.FREE, Fit.RECLAIM})
 _SETTLES = timedelta(seconds=3)
 """After a nomination, until the worker's planner may have seen the copy."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterAnswer:
-    """What a cluster says about a Workload."""
-
-    fit: Fit = Fit.UNKNOWN
-    cost: int | None = None
-    """Cost of its plan, in thousandths."""
-    free_after: int | None = None
-    victims: tuple[str, ...] = ()
-    message: str = ""
-    is_awaited: bool = False
-    """Whether it has been asked and is going to answer soon."""
-    is_given_away: bool = False
-    """Whether the same room was given to another Workload since."""
-
-    @property
-    def is_under_way(self) -> bool:
-        """Whether it fits once suspensions and evictions have ended that are under way."""
-        return self.fit is Fit.RECLAIM and self.cost == 0
-
-
-NO_ANSWER = ClusterAnswer(message="it was not asked")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedCluster:
-    """A cluster with its answer, and why it can or cannot be nominated."""
-
-    eligibility: ClusterEligibility
-    answer: ClusterAnswer = NO_ANSWER
-
-    @property
-    def name(self) -> str:
-        return self.eligibility.cluster
-
-    @property
-    def is_candidate(self) -> bool:
-        return self.eligibility.obstacle is None
-
-    @property
-    def words(self) -> str:
-        """Its answer, or why it cannot be nominated."""
-        answer = self.answer
-        if not self.is_candidate:
-            return self.eligibility.why
-        said = [f"cost {answer.cost / 1000:g}"] if answer.cost is not None else []
-        said += [f"suspends {len(answer.victims)}"] if answer.victims else []
-        said += [answer.message] if answer.message else []
-        said += ["its room was given to another Workload since"] if answer.is_given_away else []
-        return f"{answer.fit}: {', '.join(said)}" if said else str(answer.fit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +49,7 @@ class Ranking:
     @property
     def never(self) -> tuple[RankedCluster, ...]:
         """Those that answer Never: no candidates by their own answer alone, which may change."""
-        return tuple(each for each in self.others if each.eligibility.obstacle is ClusterObstacle.NEVER_FITS)
+        return tuple(each for each in self.others if each.obstacle is ClusterObstacle.NEVER_FITS)
 
     @property
     def all(self) -> tuple[RankedCluster, ...]:
@@ -109,12 +57,12 @@ class Ranking:
 
 
 def rank(
-    eligibilities: Sequence[ClusterEligibility],
+    unranked: Sequence[RankedCluster],
     answers: Mapping[str, ClusterAnswer],
     nominated_at: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Ranking:
     """The clusters in the order in which they are nominated; `answers`, and when they were last, by name."""
-    clusters = [_ranked(each, answers.get(each.cluster, NO_ANSWER)) for each in eligibilities]
+    clusters = [_ranked(each, answers.get(each.name, NO_ANSWER)) for each in unranked]
     candidates = (each for each in clusters if each.is_candidate)
     return Ranking(
         candidates=tuple(sorted(candidates, key=lambda each: _place(each, nominated_at.get(each.name, _NEVER)))),
@@ -122,11 +70,11 @@ def rank(
     )
 
 
-def _ranked(eligibility: ClusterEligibility, answer: ClusterAnswer) -> RankedCluster:
-    if eligibility.obstacle is None and answer.fit is Fit.NEVER:
+def _ranked(cluster: RankedCluster, answer: ClusterAnswer) -> RankedCluster:
+    if cluster.is_candidate and answer.fit is Fit.NEVER:
         why = f"it never fits there: {answer.message or 'it exceeds all quota'}"
-        eligibility = replace(eligibility, obstacle=ClusterObstacle.NEVER_FITS, why=why)
-    return RankedCluster(eligibility=eligibility, answer=answer)
+        return replace(cluster, answer=answer, obstacle=ClusterObstacle.NEVER_FITS, why=why)
+    return replace(cluster, answer=answer)
 
 
 _Place = tuple[int, bool, datetime, float, float, int]
@@ -139,7 +87,7 @@ def _place(ranked: RankedCluster, nominated_at: datetime) -> _Place:
     free = float("inf") if answer.free_after is None else float(answer.free_after)
     is_plan = answer.fit is Fit.RECLAIM
     rank, by_cost = _RANK[answer.fit], cost if is_plan else 0.0
-    return rank, answer.is_given_away, nominated_at, by_cost, free, ranked.eligibility.order
+    return rank, answer.is_given_away, nominated_at, by_cost, free, ranked.order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

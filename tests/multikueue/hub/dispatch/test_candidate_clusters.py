@@ -9,7 +9,7 @@ W1, W2 = cluster("w1"), cluster("w2")
 
 
 def obstacles(named: Any, *clusters: Any, **more: Any) -> dict[str, ClusterObstacle | None]:
-    return {each.cluster: each.obstacle for each in eligibilities("gpus", named, {c.name: c for c in clusters}, **more)}
+    return {each.name: each.obstacle for each in eligibilities("gpus", named, {c.name: c for c in clusters}, **more)}
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_without_a_placement_every_active_cluster_of_the_config_is_a_candidate()
 
 def test_names_without_a_cluster_and_clusters_outside_of_the_config_are_shown_with_the_reason() -> None:
     found = eligibilities("gpus", ["gone", "w1"], {"w1": W1, "w2": W2})
-    assert [(each.cluster, each.order, each.obstacle) for each in found] == [
+    assert [(each.name, each.order, each.obstacle) for each in found] == [
         ("gone", 0, ClusterObstacle.NO_SUCH_CLUSTER),
         ("w1", 1, None),
         ("w2", 2, ClusterObstacle.NOT_IN_CONFIG),

@@ -8,9 +8,9 @@ from multikueue.hub.dispatch.dispatch_builders import PATIENCE, answer, nominate
 
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.multikueue.hub.dispatch.candidates import ClusterAnswer
 from scaler.multikueue.hub.dispatch.nomination import NominationState, next_step
 from scaler.multikueue.hub.dispatch.plan import WorkloadDispatch
-from scaler.multikueue.hub.dispatch.ranking import ClusterAnswer
 from scaler.multikueue.hub.dispatch.waiting import WaitingWorkload
 
 LATE = nominated("a", ago=PATIENCE)

@@ -52,7 +52,7 @@ def test_where_it_never_fits_it_is_not_nominated_and_that_is_said() -> None:
     found = ranking(a=answer("Never", message="it needs 64 GPUs, the quota is 8"), b="Wait")
     assert [each.name for each in found.candidates] == ["b"]
     [other] = found.others
-    assert (other.eligibility.obstacle, other.words) == (
+    assert (other.obstacle, other.words) == (
         ClusterObstacle.NEVER_FITS,
         "it never fits there: it needs 64 GPUs, the quota is 8",
     )
