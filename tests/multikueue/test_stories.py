@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 import pytest
 from scaler_sandbox.multikueue import HubConfig
+from sim.client import AtOnce
 from sim.dispatcher_on_hub import HubDispatcher
 from sim.multikueue_clusters import ALL_AT_ONCE, EXTERNAL, DispatchedClusters
 from sim.multikueue_laws import MultiKueueLawError, MultiKueueLaws
 from sim.multikueue_story import PATIENCE, SECOND, StoryOutcome, one_gpu_pods, play
-from sim.random_runs import _AtOnce
 from sim.scaler_on_worker import WorkerScaler
 
 from scaler.kube.objects.resources import CLUSTER_OFFER
@@ -77,7 +77,7 @@ class Idlers:
     """Two workers, each with a workload of four GPUs that idles; then a gang of four on the hub."""
 
     def __init__(self, config: HubConfig, *, plans_always: bool, quotas: Mapping[str, int] = TWO_FULL) -> None:
-        asyncio.get_running_loop().set_default_executor(_AtOnce())
+        asyncio.get_running_loop().set_default_executor(AtOnce())
         self.clusters = DispatchedClusters(quotas, config=config)
         self.scalers = {
             name: WorkerScaler(each, plans_always=plans_always) for name, each in self.clusters.workers.items()

@@ -23,7 +23,7 @@ from builders import LONG_AGO, NOON
 from loops_builders import NAMESPACE, TICK, MemoryCluster, MemoryStore, evaluator_of, pod, scaled_object, stamp
 from scripted_metrics import Metrics, ScriptedSource, gpu
 from sim.api import SimApi
-from sim.client import SimClient
+from sim.client import AtOnce, SimClient
 
 from scaler.admission.remote_copies import NominatedCopies
 from scaler.decision.decision import Active, Answer, Inactive
@@ -380,6 +380,7 @@ class PressureWorld:
 
     async def judged(self, seconds: float = TICK.total_seconds()) -> None:
         """Time for the next evaluation, and nothing else happens."""
+        asyncio.get_running_loop().set_default_executor(AtOnce())
         self.now += timedelta(seconds=seconds)
         await self.evaluator.tick(self.now)
         await self.taken_up()

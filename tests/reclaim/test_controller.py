@@ -279,15 +279,6 @@ async def test_a_victim_that_woke_is_left_alone_for_a_while() -> None:
 # -------------------------------------------------------------------------------- after victims were deactivated
 
 
-async def test_victims_that_were_suspended_for_a_gang_that_is_gone_are_resumed() -> None:
-    world = await plan_at(BEGUN)
-    world.leaves("gang")
-    await world.ticks(2)
-    await world.passes(minutes=2)
-    assert outcome(world, "a", "b") == ["untouched", "untouched"]
-    assert world.stage("a") == world.stage("b") == "Cancelled"
-
-
 async def test_a_victim_that_wakes_when_all_are_deactivated_is_dropped_where_the_gang_fits_without() -> None:
     """Some other Workload has left meanwhile: 2 more are free."""
     world = await plan_at(BEGUN)
@@ -324,20 +315,6 @@ async def test_a_victim_that_wakes_and_gets_its_quota_back(others: tuple[str, ..
 # -------------------------------------------------------------------------------------------------------- several plans
 
 
-async def test_two_gangs_of_one_queue_have_their_plans_one_after_the_other() -> None:
-    world = await waiting(quota=12)
-    world.runs("c", gpus=8)
-    world.leaves("gang")
-    world.waits("first", gpus=2)
-    world.waits("second", gpus=2)
-    await world.ticks()
-    assert [each for each in ("a", "b", "c") if world.has_grant(each)] == ["a"]
-    await world.passes(minutes=4)
-    assert world.is_admitted("first")
-    assert world.is_admitted("second")
-    assert world.is_active("c")
-
-
 async def test_gangs_that_no_plan_can_serve_do_not_keep_those_after_them_from_one() -> None:
     """More of them than are planned for in one tick; idle are 4 GPUs, and nothing is free."""
     world = PressureWorld(quota=12, strategy="BestEffortFIFO")
@@ -361,15 +338,6 @@ async def test_queues_that_share_nothing_have_theirs_at_the_same_time_whatever_f
     await world.passes(minutes=3)
     assert world.is_active("idle-one") == fails
     assert [world.is_admitted(f"gang-{queue}") for queue in ("one", "two")] == [not fails, True]
-
-
-async def test_two_plans_of_one_tick_do_not_spend_a_budget_twice() -> None:
-    world = await two_queues(**ONE_AT_ONCE)
-    report = await world.ticks()
-    assert len(report.made) == 1
-    assert [each.why for each in report.refused] == [NoPlanReason.BUDGET_EXHAUSTED]
-    await world.passes(minutes=5)
-    assert len(world.deactivated) == 1
 
 
 async def test_a_plan_whose_budget_is_spent_while_it_is_found_is_not_granted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -397,19 +365,6 @@ async def test_a_budget_remembers_what_was_spent_before_any_evaluation_shows_it(
     world.decision_cache.publish(before)
     report = await world.ticks()
     assert (len(report.made), [each.why for each in report.refused]) == (0, [NoPlanReason.BUDGET_EXHAUSTED])
-
-
-async def test_a_budget_remembers_over_a_restart_what_came_back() -> None:
-    world = await two_queues(suspendedPerPeriod="1 per 2h")
-    await world.passes(minutes=5)
-    [first] = world.deactivated
-    world.leaves(first.replace("idle", "gang"))
-    world.scales(first, 1)
-    await world.passes(minutes=2)
-    assert world.is_active(first)
-    world.restarts()
-    await world.passes(minutes=5)
-    assert world.deactivated == [first]
 
 
 # -------------------------------------------------------------------------------------------------- what is not known
@@ -630,21 +585,6 @@ async def test_a_restarted_process_goes_on_with_the_plan_as_soon_as_it_has_evalu
     assert "ReclaimCancelled" not in world.events.reasons("gang")
 
 
-async def test_a_victim_that_works_again_before_the_next_leader_comes_is_left_alone() -> None:
-    """a was deactivated, b not yet: b is busy now, and KEDA has not been answered so."""
-    world = await half_deactivated()
-    world.works("b")
-    await world.judged()
-    assert world.replicas("b") == 0
-    await world.ticks(3)
-    assert world.deactivated == ["a"]
-    await settled(world)
-    assert outcome(world, "b") == ["untouched"]
-    await world.passes(minutes=2)
-    assert world.is_active("a")
-    assert world.replicas("a") == 1
-
-
 # --------------------------------------------------------------------------- what is observed late, or not at all
 
 
@@ -795,18 +735,6 @@ async def test_what_stands_in_the_api_counts_observed_or_not(change: Change) -> 
         change(world)
         await world.planned()
         assert world.deactivated == []
-    await is_cancelled(world)
-
-
-async def test_a_decision_from_when_it_was_at_one_says_nothing_about_it_at_zero() -> None:
-    """Its owner has annotated it already: that counts from when it is at 0, and nothing was decided on it since."""
-    world = await plan_at(GRANTED)
-    world.annotates("a", WAKE_ANNOTATION, "true")
-    await world.taken_up()
-    world.scaled(world.answers())
-    assert (world.replicas("a"), world.replicas("b")) == (0, 0)
-    await world.pressure.tick(world.now)
-    assert world.deactivated == []
     await is_cancelled(world)
 
 

@@ -134,18 +134,6 @@ async def test_where_nodes_are_not_known_nothing_is_planned_and_no_plan_is_execu
     assert world.is_admitted("gang")
 
 
-async def test_for_a_gang_that_loses_its_quota_no_workload_is_suspended() -> None:
-    world = cluster()
-    world.slow |= {"a", "b"}
-    world.waits("gang", pods=2, gpus=4)
-    await world.passes(minutes=5, until=lambda: world.has_grant("a"))
-    world.has_quota(1)
-    world.preempts("gang")
-    await world.passes(minutes=2)
-    assert not world.has_grant("a")
-    assert world.deactivated == []
-
-
 async def test_where_another_pod_takes_the_node_no_workload_stays_suspended() -> None:
     """A pod that Kueue does not know of takes a part of n1 when a and b end. They come back at once."""
     world = cluster()

@@ -69,20 +69,6 @@ async def test_what_is_idle_is_suspended_where_the_cluster_is_nominated() -> Non
     assert made.is_admitted("gang")
 
 
-async def test_an_open_preemption_gate_is_a_nomination() -> None:
-    made = world()
-    made.change(WORKLOAD, "gang", status={"preemptionGates": [{"name": MULTIKUEUE_GATE, "position": "Open"}]})
-    await made.passes(minutes=15)
-    assert made.is_admitted("gang")
-
-
-async def test_with_planOnWorkers_Always_every_copy_counts() -> None:  # noqa: N802 (the setting's own word)
-    made = world()
-    made.nominations = NominatedCopies(always=True)
-    await made.passes(minutes=15)
-    assert made.is_admitted("gang")
-
-
 async def test_where_nominations_are_not_known_nothing_is_suspended() -> None:
     made = world()
     made.nominations = UNKNOWN
@@ -91,14 +77,6 @@ async def test_where_nominations_are_not_known_nothing_is_suspended() -> None:
     [refused] = (await made.planned()).refused
     assert refused.why is NoPlanReason.UNFORESEEABLE
     assert "not synced" in refused.message
-
-
-async def test_a_nomination_that_comes_late_counts_from_then() -> None:
-    made = world()
-    await made.passes(minutes=5)
-    made.is_nominated_for("gang")
-    await made.passes(minutes=10)
-    assert made.is_admitted("gang")
 
 
 # ------------------------------------------------------------------------------------------ a nomination is withdrawn
@@ -127,14 +105,6 @@ async def test_while_nominations_are_not_known_nothing_is_deactivated_and_the_pl
     made.is_nominated_for("gang")
     await made.passes(minutes=2)
     assert made.is_admitted("gang")
-
-
-async def test_a_plan_whose_nomination_stays_unknown_ends_with_its_time() -> None:
-    made = await plan_at(AT_ZERO)
-    made.nominations = UNKNOWN
-    await made.passes(minutes=30)
-    assert (made.deactivated, granted(made)) == ([], [])
-    assert [made.replicas(each) for each in ("a", "b")] == [1, 1]
 
 
 async def test_a_copy_that_has_its_quota_keeps_it_whatever_becomes_of_the_nomination() -> None:
@@ -185,19 +155,6 @@ async def test_no_plan_for_another_gang_lets_the_copy_start_first() -> None:
     assert found.why in (NoPlanReason.WOULD_BE_TAKEN_BY_OTHER, NoPlanReason.HEAD_OF_LINE_BLOCKED)
 
 
-async def test_a_gang_before_the_copy_is_served_as_ever() -> None:
-    made = PressureWorld(8)
-    for name in ("a", "b"):
-        made.runs(name, gpus=4)
-    made.waits("local", gpus=4)
-    await made.judged()
-    made.waits("copy", gpus=4, is_copy=True)
-    await made.passes(minutes=10)
-    assert made.is_admitted("local")
-    assert not made.is_admitted("copy")
-    assert sorted(outcome(made, "a", "b")) == ["suspended", "untouched"]
-
-
 async def test_many_copies_in_line_keep_no_other_gang_from_its_plan() -> None:
     made = PressureWorld(8, strategy="BestEffortFIFO")
     made.runs("a")
@@ -224,19 +181,6 @@ async def test_for_a_copy_that_has_quota_and_lacks_nodes_nothing_is_suspended_ei
     await made.passes(minutes=10)
     assert outcome(made, "a") == ["suspended"]
     assert made.is_admitted("gang")
-
-
-async def test_a_plan_for_nodes_ends_with_its_nomination() -> None:
-    made = NodesWorld({"n1": 8})
-    made.runs("a", gpus=8, on="n1")
-    made.waits("gang", pods=2, gpus=4, is_copy=True)
-    made.is_nominated_for("gang")
-    await made.passes(minutes=5, until=lambda: made.has_grant("a"))
-    assert made.has_grant("a")
-    made.is_nominated_for()
-    await made.passes(minutes=5)
-    assert made.deactivated == []
-    assert outcome(made, "a") == ["untouched"]
 
 
 async def test_no_plan_for_nodes_lets_a_copy_start_that_reserved_earlier() -> None:

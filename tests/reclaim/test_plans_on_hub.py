@@ -7,13 +7,12 @@ import msgspec
 from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 from reclaim.test_controller import outcome
 
-from scaler.decision.decision import Active
 from scaler.decision.trigger_metadata import parse_metadata
 from scaler.idleness.durations import parse_duration
 from scaler.idleness.policy import resolve
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer, judged_by
-from scaler.idleness.verdict import Busy, Idle, Unknown, Verdict
+from scaler.idleness.verdict import Idle, Unknown, Verdict
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
@@ -90,37 +89,6 @@ async def test_what_is_idle_on_a_worker_is_suspended_on_the_hub_for_a_gang_that_
     assert made.stage("a") == LedgerStage.ADMITTED
     status = made.read(SCALABLE_WORKLOAD, "a")["status"]
     assert status["phase"] == Phase.SUSPENDED
-
-
-async def test_what_works_there_or_is_not_known_is_left_alone() -> None:
-    for verdict in (Busy(), SILENT):
-        made = await waiting(verdict)
-        await made.passes(minutes=10)
-        assert outcome(made, "a", "b") == ["untouched", "untouched"]
-
-
-async def test_a_victim_of_which_nothing_is_known_any_more_is_not_deactivated() -> None:
-    made = await waiting()
-    await made.ticks()
-    assert made.has_grant("a")
-    made.workers.said["b"] = SILENT
-    await made.passes(minutes=3)
-    assert made.deactivated == []
-    assert made.has_grant("a")
-    made.workers.said["b"] = Idle()
-    await made.passes(minutes=3)
-    assert made.is_admitted("gang")
-
-
-async def test_a_victim_that_works_again_there_cancels_the_plan() -> None:
-    made = await waiting()
-    await made.ticks()
-    made.workers.said["b"] = Busy()
-    await made.passes(minutes=3)
-    assert made.deactivated == []
-    assert outcome(made, "a", "b") == ["untouched", "untouched"]
-    [answer] = made.answers("b")["b"]
-    assert isinstance(answer, Active)
 
 
 async def test_a_gang_that_multikueue_dispatches_needs_no_nodes_of_the_hub() -> None:

@@ -15,11 +15,10 @@ from random import Random
 
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.api import FaultRates
-from sim.client import START, SimClient
+from sim.client import START, AtOnce, SimClient
 from sim.dispatcher_on_hub import PATIENCE, HubDispatcher
 from sim.multikueue_clusters import EXTERNAL, DispatchedClusters
 from sim.multikueue_laws import MultiKueueLawError, MultiKueueLaws
-from sim.random_runs import _AtOnce
 from sim.scaler_on_worker import WorkerScaler
 
 from scaler.kube.objects.resources import POD
@@ -66,7 +65,7 @@ class StoryOutcome:
 
 async def play(seed: int) -> StoryOutcome:
     """The story of that seed."""
-    asyncio.get_running_loop().set_default_executor(_AtOnce())
+    asyncio.get_running_loop().set_default_executor(AtOnce())
     story, broken = MultiKueueStory(seed), ""
     try:
         await story.play()

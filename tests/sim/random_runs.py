@@ -15,17 +15,15 @@ at whether pods find nodes, and one that is stuck with half of its pods is delet
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
-from typing import Any
 
 from scaler_sandbox.kinds import WORKLOAD_PRIORITY_CLASS
 from sim.admission_laws import LawBrokenError, Laws
 from sim.api import FaultRates
-from sim.client import START
+from sim.client import START, AtOnce
 from sim.cluster import CHECK
 from sim.other_tenants import NAME, SecondCheck, Tenant, Tenants
 from sim.random_autoscaler import RandomAutoscaler
@@ -70,21 +68,9 @@ class Outcome:
         return "\n".join((title, f"  {self.env}", *(f"  {line}" for line in self.story)))
 
 
-class _AtOnce(ThreadPoolExecutor):
-    """Does what it is given there and then: a run of virtual time waits for nothing, and threads cost more."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
 async def play(seed: int) -> Outcome:
     """The run of that seed."""
-    asyncio.get_running_loop().set_default_executor(_AtOnce())
+    asyncio.get_running_loop().set_default_executor(AtOnce())
     run = Run(seed)
     broken = ""
     try:
