@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
@@ -17,8 +16,9 @@ from scaler.errors import ConfigurationError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Trust
 from scaler.kube.objects.gpu_pods import GpuResources
+from scaler_analysis.cli.main import SimulateFlags
 from scaler_analysis.cli.recordings import past_workloads
-from scaler_analysis.cli.simulate import SimulateFlags, progress_bar, recording_of, signals_of, trust_of
+from scaler_analysis.cli.simulate import progress_bar, recording_of, signals_of, trust_of
 from scaler_analysis.simulation.gangs.course import simulate_gangs
 from scaler_analysis.simulation.gangs.idle_mix import IdleMix, with_sessions
 from scaler_analysis.simulation.gangs.outcomes import GangPolicy
@@ -48,26 +48,22 @@ class _Mix(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def run_gangs(
-    workloads: Path | None,
-    *,
-    samples: SimulateFlags,
-    compare: str,
-    gpus: str,
-    idle_share: float,
-    seed: int,
-    price: float | None = None,
-) -> int:
-    """`gpus` is a number, or one for each ClusterQueue: `team-a=64,team-b=32`. Raises: ScalerError."""
-    settings = load(samples.config, environ=os.environ, flags={"prometheus.url": samples.prometheus_url})
-    policies, quota, is_recorded = policies_of(compare or ALL_POLICIES), quota_of(gpus), samples.trace or samples.since
+def run_gangs(flags: SimulateFlags) -> int:
+    """`flags.gpus` is a number, or one for each ClusterQueue: `team-a=64,team-b=32`. Raises: ScalerError."""
+    settings = load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url})
+    policies, quota, is_recorded = (
+        policies_of(flags.compare or ALL_POLICIES),
+        quota_of(flags.gpus),
+        flags.trace or flags.since,
+    )
+    workloads = flags.workloads
     if workloads is None and not is_recorded:
         raise ConfigurationError("write --workloads FILE, --trace FILE or --since 30d: which Workloads are simulated?")
     jobs = None if workloads is None else read_jobs(workloads, GpuResources(patterns=settings.gpu_resources))
     if is_recorded or jobs is None:
-        mix = _recorded(jobs, quota, samples, settings)
+        mix = _recorded(jobs, quota, flags, settings)
     else:
-        mix = _drawn(jobs, quota, IdleMix(share_ratio=idle_share), seed)
+        mix = _drawn(jobs, quota, IdleMix(share_ratio=flags.idle_share), flags.seed)
     times = times_of(settings)
     with terminal(is_error=True).status("") as status:
         reports = []
@@ -75,11 +71,11 @@ def run_gangs(
             status.update(f"simulating {policy}")
             reports.append(report_of(simulate_gangs(mix.jobs, quota, policy, times)))
     facts = {**facts_of(mix.jobs, quota, left_out=mix.left_out), **mix.facts}
-    if samples.as_json:
-        answer = {**facts, "policies": [as_json(each, price) for each in reports]}
+    if flags.as_json:
+        answer = {**facts, "policies": [as_json(each, flags.price) for each in reports]}
         print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
     else:
-        show(lambda width: render(facts, reports, width, price=price, currency=settings.metrics.currency))
+        show(lambda width: render(facts, reports, width, price=flags.price, currency=settings.metrics.currency))
     return 0
 
 
@@ -90,15 +86,15 @@ def _drawn(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], mix: IdleMix,
 
 
 def _recorded(
-    jobs: Sequence[SimulatedJob] | None, quota: Mapping[str, int], samples: SimulateFlags, settings: Settings
+    jobs: Sequence[SimulatedJob] | None, quota: Mapping[str, int], flags: SimulateFlags, settings: Settings
 ) -> _Mix:
     """Jobs with the pauses that samples show; what is recorded makes up the jobs where no file and no history does."""
     facts: dict[str, Any] = {"idleSpans": "recorded", "notes": (notes := list[str]())}
     others = "the others work all the time"
     fitting, left_out = ([], 0) if jobs is None else _fitting(jobs, quota)
-    with recording_of(samples, settings, notes) as recording:
-        if jobs is None and samples.since:
-            past = past_workloads(settings, recording, cache=samples.cache)
+    with recording_of(flags, settings, notes) as recording:
+        if jobs is None and flags.since:
+            past = past_workloads(settings, recording, cache=flags.cache)
             notes += _notes_of_past(past, recording)
             fitting, left_out = _fitting(past.jobs, quota) if past.jobs else ([], 0)
         rule = pause_rule(settings, trust_of(settings, recording, notes))

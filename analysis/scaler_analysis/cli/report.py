@@ -7,10 +7,8 @@ import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from rich.progress import Progress
 
@@ -24,12 +22,12 @@ from scaler.idleness.durations import parse_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
 from scaler.samples.prometheus import PrometheusSource
+from scaler_analysis.cli.main import ReportFlags
 from scaler_analysis.cli.report_message import message_of, sender_to
 from scaler_analysis.cli.report_text import render
 from scaler_analysis.document import document
 from scaler_analysis.report.focus import focus_charges
 from scaler_analysis.report.formats import as_csv, as_json
-from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.measures import PeriodFacts
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import Period, range_until
@@ -38,40 +36,26 @@ from scaler_analysis.report.summary import UsageReport, summarized
 from scaler_analysis.report.view import TITLES, chart_step, view_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOutputs:
-    """What is written beside the table, and instead of it."""
-
-    as_json: bool = False
-    as_csv: bool = False
-    html: Path | None = None
-    focus: Path | None = None
-    notify: str = ""
-    """A target of the settings."""
-
-
-def run_report(
-    *, since: str, until: str, by: GroupBy, config: Path | None, flags: Mapping[str, Any], outputs: ReportOutputs
-) -> int:
+def run_report(flags: ReportFlags) -> int:
     """Raises: ScalerError."""
-    if outputs.as_json and outputs.as_csv:
+    if flags.as_json and flags.as_csv:
         raise ConfigurationError("--json and --csv both print the report; choose one of them")
-    check_outputs(html=outputs.html, focus=outputs.focus)
-    loaded = load(config, environ=os.environ, flags=flags)
-    settings, sender = loaded.prometheus, sender_to(outputs.notify, loaded.notifications) if outputs.notify else None
+    check_outputs(html=flags.html, focus=flags.focus)
+    loaded = load(flags.config, environ=os.environ, flags={"prometheus.url": flags.prometheus_url})
+    settings, sender = loaded.prometheus, sender_to(flags.notify, loaded.notifications) if flags.notify else None
     if not settings.url:
         raise ConfigurationError("a report needs Prometheus: set prometheus.url (--prometheus-url)")
     now = datetime.now(UTC)
-    whole = _range(since, until, now)
-    facts, samples = asyncio.run(_read(settings, settings.url, whole, now, with_chart=outputs.html is not None))
-    report = summarized(facts, whole, by)
-    _print(report, settings.matchers, outputs)
+    whole = _range(flags.since, flags.until, now)
+    facts, samples = asyncio.run(_read(settings, settings.url, whole, now, with_chart=flags.html is not None))
+    report = summarized(facts, whole, flags.by)
+    _print(report, settings.matchers, flags)
     if sender is not None:
         asyncio.run(sender.send(message_of(report, settings.matchers), now))
-        terminal(is_error=True).print(f"sent: {outputs.notify}", soft_wrap=True)
+        terminal(is_error=True).print(f"sent: {flags.notify}", soft_wrap=True)
     # Last: a file that cannot be written takes nothing away.
-    _write_html(outputs.html, report, settings.matchers, samples, now)
-    _write_focus(outputs.focus, facts, settings.matchers)
+    _write_html(flags.html, report, settings.matchers, samples, now)
+    _write_focus(flags.focus, facts, settings.matchers)
     return 0
 
 
@@ -108,10 +92,10 @@ async def _read(
 # ------------------------------------------------------------------------------------------------------------- printing
 
 
-def _print(report: UsageReport, matchers: Mapping[str, str], outputs: ReportOutputs) -> None:
-    if outputs.as_json:
+def _print(report: UsageReport, matchers: Mapping[str, str], flags: ReportFlags) -> None:
+    if flags.as_json:
         print(json.dumps(as_json(report, matchers), indent=2))  # noqa: T201 (the program's output)
-    elif outputs.as_csv:
+    elif flags.as_csv:
         print(as_csv(report), end="")  # noqa: T201
     else:
         show(lambda width: render(report, matchers, width))

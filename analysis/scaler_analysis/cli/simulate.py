@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from math import floor
@@ -29,6 +28,7 @@ from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Overrides, Trust
 from scaler.reporting.usage.prices import Prices
+from scaler_analysis.cli.main import SimulateFlags
 from scaler_analysis.cli.recordings import record_past, record_trace
 from scaler_analysis.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler_analysis.simulation.recordings.recording import Recording
@@ -37,25 +37,6 @@ from scaler_analysis.simulation.report.files import html_of, write_csv
 from scaler_analysis.simulation.study import CURVE, StudyConfig, study
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateFlags:
-    trace: Path | None
-    config: Path | None
-    since: str = ""
-    prometheus_url: str | None = None
-    cache: Path | None = None
-    idle_after: str = ""
-    warm_up: str = ""
-    active_above: str = ""
-    files: Sequence[Path] = ()
-    accept_regret: str = ""
-    has_curve: bool = True
-    floors: str = ""
-    html: Path | None = None
-    csv: Path | None = None
-    as_json: bool = False
 
 
 def run_simulate(flags: SimulateFlags) -> int:
@@ -115,7 +96,7 @@ def _asked(flags: SimulateFlags, settings: Settings) -> _Asked:
     asked = _Asked(
         given=given,
         windows={each: _merged(given, _overrides(idleAfter=each)) for each in _items(flags.idle_after)},
-        files={file: _policies(file) for file in flags.files},
+        files={file: _policies(file) for file in flags.files or ()},
         floors=[_share("--floors", each) for each in _items(flags.floors)],
         accepted_regret=_share("--accept-regret", flags.accept_regret) if flags.accept_regret else None,
         has_curve=flags.has_curve,

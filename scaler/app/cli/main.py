@@ -7,14 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from inspect import Signature, signature
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 from rich.text import Text
 
-from scaler.app.cli.flags import AsJson, Config, Context, DcgmEndpoint, Kubeconfig, PrometheusUrl, option
+from scaler.app.cli.flags import AsJson, Config, Context, DcgmEndpoint, Kubeconfig, PrometheusUrl, as_read, option
 from scaler.app.cli.layout import terminal
 from scaler.errors import ConfigurationError, ScalerError
 
@@ -92,16 +92,13 @@ def with_client(
 
     def command_of(verb: Verb) -> Command:
         _, *own = signature(verb).parameters.values()
-        parameters = [each.replace(kind=each.KEYWORD_ONLY) for each in (*own, *shared.values())]
+        parameters = (each.replace(kind=each.KEYWORD_ONLY) for each in (*own, *shared.values()))
 
         def command(**given: Any) -> None:
             with client(**{name: given.pop(name) for name in shared}).reaching() as reached:
                 sys.exit(verb(reached, **given))
 
-        command.__name__, command.__doc__ = verb.__name__, verb.__doc__
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        setattr(command, "__signature__", Signature(parameters))  # noqa: B010 (what Typer reads; unknown to types)
-        return command
+        return as_read(command, verb, parameters)
 
     return command_of
 
