@@ -12,9 +12,10 @@ Laws:
 * An existing pod without a node may be scheduled for as long as it exists. A job whose controller does not work any
   more leaves such pods behind; a restart finds them.
 * Pods on nodes are not counted here: they hold their node's capacity until they terminate.
-* Which run a pod is of, its Workload does not tell. Within that moment none on a node counts as a pod of the present
-  run, also where the gang was released again: they are about to be deleted, and are so only once the copy of pods has
-  caught up. And the gang itself is not released onto places that such pods may have taken meanwhile, unseen.
+* Which run a pod is of, its Workload does not tell, and pods of the earlier run are about to be deleted, which is seen
+  only once the copy of pods has caught up. So the gang is not released again within that moment. Where another check
+  does that, it is not known how many of its pods are on nodes. To guess too few is as wrong as too many: places that
+  its pods might take are places of which others are no longer sure, and what nobody is sure of nobody keeps.
 * Unreadable is not nothing: while pods may be created whose demands are not known, free capacity is not known either.
 
 Worked example: a gang of 2 has its check Ready, and one of its pods is on a node, when it is deactivated at 12:00:00.
@@ -76,25 +77,22 @@ class EvictedReservations:
         if (evicted := self._evicted.get(uid)) is not None:
             evicted.is_back = True
 
-    def has_pods_of_earlier_run(self, workload: Workload, now: datetime) -> bool:
-        """Whether pods of the released Workload, or of one before it with its name, may be from before an eviction."""
-        metadata = workload.metadata
-        return any(
-            self._is_recent(each, now)
-            for uid, each in self._evicted.items()
-            if each.workload.metadata.key == metadata.key and (each.is_back or uid != metadata.uid)
-        )
+    def has_earlier_run(self, workload: Workload, now: datetime) -> bool:
+        """Whether the Workload, which has quota, or one before it with its name was evicted a moment ago."""
+        key = workload.metadata.key
+        return any(self._is_recent(each, now) for each in self._evicted.values() if each.workload.metadata.key == key)
 
     def requests(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[PlacementRequest]:
         """What their pods may still use. `current` gives a Workload by its key."""
-        for workload, taken, is_recent in self._taken(now, current):
+        for workload, taken in self._taken(now, current):
             if not isinstance(taken, str):
-                key, uid = "/".join(workload.metadata.key), workload.metadata.uid
-                yield PlacementRequest(key=key, uid=uid, demands=taken, at=now, is_recent=is_recent)
+                yield PlacementRequest(
+                    key="/".join(workload.metadata.key), uid=workload.metadata.uid, demands=taken, at=now
+                )
 
     def unread(self, now: datetime, current: Callable[[str], Workload | None]) -> str:
         """Why it is not known what pods may still use; empty where it is."""
-        for workload, taken, _ in self._taken(now, current):
+        for workload, taken in self._taken(now, current):
             if isinstance(taken, str):
                 key = "/".join(workload.metadata.key)
                 return (
@@ -104,15 +102,13 @@ class EvictedReservations:
 
     def _taken(
         self, now: datetime, current: Callable[[str], Workload | None]
-    ) -> Iterator[tuple[Workload, tuple[NodeDemand, ...] | str, bool]]:
-        """Those whose pods may still be scheduled, what these need, or why that is not known, and whether more may be
-        created. Others go.
-        """
+    ) -> Iterator[tuple[Workload, tuple[NodeDemand, ...] | str]]:
+        """Those whose pods may still be scheduled, and what these need, or why that is not known. Others go."""
         for uid, evicted in list(self._evicted.items()):
             may_make_pods = self._may_make_pods(evicted, now, current)
             taken = (evicted.pending_demands if may_make_pods else ()) or self._of_pods(evicted.workload)
             if not evicted.is_back and (isinstance(taken, str) or any(each.count for each in taken)):
-                yield evicted.workload, taken, may_make_pods
+                yield evicted.workload, taken
             elif not may_make_pods:
                 del self._evicted[uid]
 

@@ -85,6 +85,8 @@ class CheckedWorkload:
     """What its pods need, or why that is not known; of one that waits."""
     terminating: tuple[TerminatingPods, ...] = ()
     """Pods of the Workloads that released quota for it, where its policy waits for these."""
+    has_earlier_run: bool = False
+    """Whether it was evicted so recently that its pods from before may not be seen to terminate yet."""
     reclaim: str = ""
     """The reclaim plan that frees GPUs for it, in words; empty where there is none."""
     remote_copy: str | Unknown = ""
@@ -184,7 +186,7 @@ class CheckedWorkload:
             at=reserved_at,
             is_booked=step.is_booked,
             awaits_nodes=step.is_coming and not step.is_late,
-            waits_for_pods=bool(self.check_inputs().awaited),
+            waits_for_pods=self.has_earlier_run or bool(self.check_inputs().awaited),
             may_ask=policy.provisioning is not None,
             pin_label=label if label not in demands.selected else "",
         )

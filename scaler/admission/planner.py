@@ -207,6 +207,7 @@ class AdmissionPlanner:
             each,
             demands=self.watch.needs(each.workload),
             terminating=self._pods_left(each.reserved, donors, unclaimed, now) if waits_for_pods else (),
+            has_earlier_run=self.watch.has_earlier_run(each.workload),
             reclaim=_plan_message(donors),
             is_reclaim_pending=answers is not None and answers.is_pending(each.uid, now),
         )

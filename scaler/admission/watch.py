@@ -181,11 +181,20 @@ class AdmissionWatch:
         return self._unread_released() or self._evicted_reservations.unread(self._clock(), self.workload)
 
     def _unread_released(self) -> str:
-        """Why the demands of a released Workload are not known; empty where all are."""
+        """Why it is not known what the pods of a released Workload need; empty where it is, of all."""
         for key, workload in self._holding.items():
-            if self._is_released(workload) and (why := self._unread(workload)):
+            if not self._is_released(workload):
+                continue
+            if why := self._unread(workload):
                 return f"{key} is released, and the demands of its pods cannot be read: {why}"
+            if self.has_earlier_run(workload):
+                return f"{key} runs again a moment after its eviction, and its pods may be those of its earlier run"
         return ""
+
+    def has_earlier_run(self, workload: Workload) -> bool:
+        """Whether it has quota again a moment after an eviction, and pods here that may not be seen to end yet."""
+        is_recent = self._evicted_reservations.has_earlier_run(workload, self._clock())
+        return is_recent and not self.runs_elsewhere(workload)
 
     def _unread(self, workload: Workload) -> str:
         """Why the demands of its pods without nodes are not known; empty where they are, or it has none."""
@@ -262,17 +271,11 @@ class AdmissionWatch:
 
     def bound(self, workload: Workload) -> Counter[str]:
         """How many of its pods are on nodes, by PodSet, without terminating ones."""
-        return self._on_nodes(workload, lambda pod: not holds_no_node(pod) and pod.metadata.deletion_timestamp is None)
+        return self._counted(workload, lambda pod: not holds_no_node(pod) and pod.metadata.deletion_timestamp is None)
 
     def _placed(self, workload: Workload) -> Counter[str]:
         """How many of its pods are on nodes, by PodSet, with terminating ones."""
-        return self._on_nodes(workload, lambda pod: not holds_no_node(pod))
-
-    def _on_nodes(self, workload: Workload, counts: Callable[[Pod], bool]) -> Counter[str]:
-        """How many of the pods of its present run count. None while they may be those of an earlier one."""
-        if self._evicted_reservations.has_pods_of_earlier_run(workload, self._clock()):
-            return Counter()
-        return self._counted(workload, counts)
+        return self._counted(workload, lambda pod: not holds_no_node(pod))
 
     def _without_node(self, workload: Workload) -> Counter[str]:
         """How many of its pods wait for a node, by PodSet."""

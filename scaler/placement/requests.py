@@ -35,8 +35,6 @@ class PlacementRequest:
     """Whether it keeps its nodes and is not released yet: pods whose quota it got have not terminated."""
     may_ask: bool = False
     """Whether nodes may be provisioned; only then it is counted which pods lack them."""
-    is_recent: bool = False
-    """Whether it was evicted so recently that pods of it may have got nodes, and are not seen there."""
     pin_label: str = ""
     """The node label by which it may be pinned to its nodes; empty where it may not."""
 

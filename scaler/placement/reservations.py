@@ -74,7 +74,7 @@ def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict
     """The placements by key.
 
     Pods from before an eviction only delay gangs: nodes are not requested because of them. What may be theirs is left
-    to the gang itself, where nothing else is uncertain, and they are seen to have no nodes.
+    to the gang itself, where nothing else is uncertain.
     """
     found = _placed_in_order(queue, most)
     if not queue.evicted:
@@ -82,7 +82,7 @@ def place_in_order(queue: ReservationQueue, *, most: int = MAX_RELEASES) -> dict
     sure = _placed_in_order(replace(queue, held=queue.held + queue.evicted), most)
     released = {key for key, each in sure.items() if isinstance(each, Fits)}
     evicted = tuple(each.key for each in queue.evicted)
-    if not released and len(evicted) == 1 and not queue.evicted[0].is_recent:
+    if not released and len(evicted) == 1:
         released, sure = set(evicted), found
     return {key: sure[key] if key in released else _delayed(each, evicted) for key, each in found.items()}
 

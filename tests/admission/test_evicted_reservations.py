@@ -144,13 +144,16 @@ def test_one_that_was_released_again_has_its_places_as_its_own(place: Place) -> 
     assert place.later(0) == 0
 
 
-def test_for_a_moment_after_that_its_pods_may_be_those_of_its_earlier_run(place: Place) -> None:
-    place.goes()
-    place.current = _made(_admitted())
-    assert not place.leaving.has_pods_of_earlier_run(place.current, NOON)
-    place.leaving.stays(UID)
-    found = [place.leaving.has_pods_of_earlier_run(place.current, NOON + timedelta(seconds=each)) for each in (0, 2, 3)]
-    assert found == [True, True, False]
+@pytest.mark.parametrize("is_back", [False, True])
+def test_for_a_moment_its_pods_may_be_those_of_its_earlier_run(place: Place, is_back: bool) -> None:
+    place.goes(bound=2)
+    if is_back:
+        place.leaving.stays(UID)
+    assert [place.leaving.has_earlier_run(place.released, NOON + timedelta(seconds=each)) for each in (0, 2, 3)] == [
+        True,
+        True,
+        False,
+    ]
 
 
 def test_one_that_is_evicted_once_more_leaves_what_its_last_run_had_not_placed(place: Place) -> None:
@@ -167,5 +170,7 @@ def test_another_workload_with_its_name_has_its_pods_too(place: Place) -> None:
     place.goes()
     admitted = _admitted()
     admitted.json["metadata"]["uid"] = "another"
-    found = [place.leaving.has_pods_of_earlier_run(_made(admitted), NOON + timedelta(seconds=each)) for each in (0, 3)]
-    assert found == [True, False]
+    assert [place.leaving.has_earlier_run(_made(admitted), NOON + timedelta(seconds=each)) for each in (0, 3)] == [
+        True,
+        False,
+    ]

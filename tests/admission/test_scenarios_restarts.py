@@ -52,7 +52,7 @@ async def nodes_taken_away_while_it_runs(cluster: ProvisioningCluster) -> None:
     await cluster.passes(2)
     cluster.answer(cluster.newest("gang"), "CapacityRevoked")
     cluster.fleet.remove("new")
-    await cluster.passes(4)  # what its first run may have got unseen is kept for 3 s, but not over a restart
+    await cluster.passes(4)  # a process that starts anew lets its watches settle, instead of the 3 s after an eviction
     cluster.answer(cluster.newest("gang"), "Provisioned")
     cluster.add_node("newer", 8)
     await cluster.passes(2)

@@ -95,31 +95,20 @@ def test_what_was_released_and_lacks_its_node_only_until_pods_have_ended_keeps_i
 
 
 @pytest.mark.parametrize(
-    ("nodes", "is_recent", "waiting", "expected"),
+    ("nodes", "waiting", "expected"),
     [
-        ("a", False, {"gang": 0}, {"gang": "Fits"}),
-        ("a", True, {"gang": 0}, {"gang": "PodsComing"}),
-        ("ab", True, {"gang": 0}, {"gang": "Fits"}),
-        ("a", False, {"other": 0, "gang": 1}, {"other": "PodsComing", "gang": "Insufficient"}),
-        ("ab", False, {"other": 0, "gang": 1}, {"other": "Fits", "gang": "PodsComing"}),
-        ("", False, {"other": 0, "gang": 1}, {"other": "Insufficient", "gang": "Insufficient"}),
+        ("a", {"gang": 0}, {"gang": "Fits"}),
+        ("a", {"other": 0, "gang": 1}, {"other": "PodsComing", "gang": "Insufficient"}),
+        ("ab", {"other": 0, "gang": 1}, {"other": "Fits", "gang": "PodsComing"}),
+        ("", {"other": 0, "gang": 1}, {"other": "Insufficient", "gang": "Insufficient"}),
     ],
-    ids=[
-        "are its own",
-        "are not its own while they may be taken unseen",
-        "are not waited for beside enough others",
-        "are no other's",
-        "are not free beside a release",
-        "cost no nodes",
-    ],
+    ids=["are its own", "are no other's", "are not free beside a release", "cost no nodes"],
 )
-def test_places_of_pods_from_before_an_eviction(
-    nodes: str, is_recent: bool, waiting: dict[str, int], expected: dict[str, str]
-):
+def test_places_of_pods_from_before_an_eviction(nodes: str, waiting: dict[str, int], expected: dict[str, str]):
     """The gang waits once more, and its old pod of 8 GPUs may still be scheduled."""
     queue = ReservationQueue(
         capacity=capacity_of([node(name) for name in nodes], []),
-        evicted=(claim("gang", demand(1, 8), is_recent=is_recent),),
+        evicted=(claim("gang", demand(1, 8)),),
         waiting=tuple(claim(name, demand(1, 8), after=after) for name, after in waiting.items()),
     )
     assert outcomes(place_in_order(queue)) == expected
