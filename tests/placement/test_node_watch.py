@@ -1,23 +1,24 @@
-"""The free amounts of nodes, seen through the embedded API by the reflectors that follow it."""
+"""The free amounts of nodes, seen through copies of nodes, pods and Workloads."""
 
-import asyncio
-import math
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from builders import GPUS, WorkloadJson
 from placement.placement_builders import free_by_node
-from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, small_cluster, until
+from sim.api import SimStore
+from sim.client import SimClient
+from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME
+from small_cluster import pod_json as pod_of_gang
 
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.kueue_workloads import Workload
-from scaler.kube.objects.resources import NODE, POD, WORKLOAD
-from scaler.kube.reflector import Reflector
+from scaler.kube.objects.nodes import Node
+from scaler.kube.objects.resources import NODE, POD, WORKLOAD, Resource
+from scaler.kube.reflector import Absent, Denied, Disconnected, State
 from scaler.placement.capacity import Capacity
-from scaler.placement.node_watch import NodeWatch, node_reflector
+from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import NotSynced
 from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, pod_indexes, workload_indexes
 
@@ -26,15 +27,46 @@ KEY = f"{NAMESPACE_NAME}/{WORKLOAD_NAME}"
 MINUTE = timedelta(minutes=1)
 
 
-class WatchedNodes:
-    """A view of a small cluster, and the copies that feed it."""
+class Watched:
+    """A node `node-a` of 8 GPUs, and a view that sees at once what happens to it."""
 
-    def __init__(self, cluster: SmallCluster, **options: Any) -> None:
-        self.cluster = cluster
-        self.nodes = node_reflector(cluster.kube)
-        self.pods = Reflector(cluster.kube, POD, Pod, indexes=pod_indexes(GPUS))
-        self.workloads = Reflector(cluster.kube, WORKLOAD, Workload, indexes=workload_indexes())
-        self.view = NodeWatch(self.nodes, self.pods, self.workloads, **({"max_age": MINUTE} | options))
+    def __init__(self) -> None:
+        self.client = SimClient()
+        self.nodes, self.pods = SimStore(Node), SimStore(Pod, pod_indexes(GPUS))
+        self.workloads = SimStore(Workload, workload_indexes())
+        self.view = NodeWatch(*cast(Any, (self.nodes, self.pods, self.workloads)), max_age=MINUTE)
+        self.create(NODE, node_json("node-a"))
+
+    def create(self, resource: Resource, body: dict[str, Any]) -> None:
+        namespace = {"namespace": NAMESPACE_NAME} if resource.namespaced else {}
+        self.client.restore(resource, {**body, "metadata": {**body["metadata"], **namespace}})
+        self.follow()
+
+    def change(self, resource: Resource, name: str, body: dict[str, Any], subresource: str = "") -> None:
+        self.client.change(resource, NAMESPACE_NAME if resource.namespaced else "", name, body, subresource)
+        self.follow()
+
+    def ends(self, resource: Resource, name: str) -> None:
+        """It is being deleted, and a finalizer keeps it."""
+        self.change(resource, name, {"metadata": {"deletionTimestamp": "2026-12-01T12:00:00Z"}})
+
+    def delete(self, resource: Resource, name: str) -> None:
+        self.client.remove(resource, NAMESPACE_NAME if resource.namespaced else "", name)
+        self.follow()
+
+    def follow(self) -> None:
+        for resource, copy in ((NODE, self.nodes), (POD, self.pods), (WORKLOAD, self.workloads)):
+            copy.follow(self.client.all(resource))
+
+    def submit(self, name: str = WORKLOAD_NAME, *, finished: bool = False) -> None:
+        workload = WorkloadJson(name)
+        self.create(WORKLOAD, (workload.condition("Finished", True, "Succeeded") if finished else workload).json)
+
+    def run_pods(self, *names: str, annotated: bool = True) -> None:
+        """Pods of the job that owns the Workload, with one GPU each."""
+        (owner,) = WorkloadJson(WORKLOAD_NAME).json["metadata"]["ownerReferences"]
+        for name in names or ("worker-0", "worker-1"):
+            self.create(POD, pod_of_gang(name, owner["uid"], annotated=annotated, running=True))
 
     @property
     def capacity(self) -> Capacity:
@@ -42,52 +74,23 @@ class WatchedNodes:
         assert isinstance(found, Capacity), found.reason
         return found
 
-    def free(self, resource: str = GPU, *, node: str = "node-a", without: str = "", ended: bool = False) -> int:
-        """What is free on the node, were the pods of that Workload gone or were all ended that are about to."""
+    def free(self, *, node: str = "node-a", without: str = "", ended: bool = False) -> int:
+        """GPUs that are free on the node, were the pods of that Workload gone or were all ended that are about to."""
         capacity = self.capacity.without([without]) if without else self.capacity
         capacity = capacity.once_ended() if ended else capacity
-        return capacity.free[capacity.index.position[node]][capacity.index.resource_position[resource]]
+        return capacity.free[capacity.index.position[node]][capacity.index.resource_position[GPU]]
 
-    async def becomes(self, gpus: int, **what: Any) -> None:
-        """Waits until so many GPUs are free."""
-        await until(self._is_current)
-        assert self.free(**what) == gpus
-
-    async def _is_current(self) -> bool:
-        for copy in (self.nodes, self.pods, self.workloads):
-            there = {each["metadata"]["name"]: each["metadata"]["resourceVersion"] for each in await self._all(copy)}
-            if there != {each.metadata.name: each.metadata.resource_version for each in copy.items()}:
-                return False
-        return True
-
-    async def _all(self, copy: Reflector[Any]) -> list[Any]:
-        return await self.cluster.all(copy.resource)
-
-
-@asynccontextmanager
-async def seen(cluster: SmallCluster, **options: Any) -> AsyncIterator[WatchedNodes]:
-    watched = WatchedNodes(cluster, **options)
-    tasks = [asyncio.create_task(copy.run()) for copy in (watched.nodes, watched.pods, watched.workloads)]
-    try:
-        yield watched
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    @property
+    def reason(self) -> str:
+        """Why nothing is known."""
+        found = self.view.capacity()
+        assert isinstance(found, NotSynced)
+        return found.reason
 
 
 @pytest.fixture
-async def cluster(tmp_path):
-    async with small_cluster(tmp_path) as started:
-        await started.create(NODE, node_json("node-a"))
-        yield started
-
-
-@pytest.fixture
-async def watched(cluster):
-    async with seen(cluster) as started:
-        await until(lambda: isinstance(started.view.capacity(), Capacity))
-        yield started
+def watched() -> Watched:
+    return Watched()
 
 
 def node_json(name: str, *, gpus: int = 8, ready: bool = True) -> dict[str, Any]:
@@ -128,11 +131,11 @@ def pod_json(
 # -------------------------------------------------------------------------------------------------------- what is free
 
 
-async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(cluster, watched):
-    await cluster.create(POD, pod_json("worker-0", 2, workload=WORKLOAD_NAME))
-    await cluster.create(POD, pod_json("worker-1", 1, workload=WORKLOAD_NAME))
-    await cluster.create(POD, pod_json("of-nobody", 1))
-    await watched.becomes(8 - 2 - 1 - 1)
+def test_pods_take_from_their_node_and_their_workload_would_give_it_back(watched: Watched) -> None:
+    watched.create(POD, pod_json("worker-0", 2, workload=WORKLOAD_NAME))
+    watched.create(POD, pod_json("worker-1", 1, workload=WORKLOAD_NAME))
+    watched.create(POD, pod_json("of-nobody", 1))
+    assert watched.free() == 8 - 2 - 1 - 1
     assert watched.free(without=KEY) == 8 - 1
 
 
@@ -145,142 +148,117 @@ async def test_pods_take_from_their_node_and_their_workload_would_give_it_back(c
         pytest.param(pod_json("worker-0", node="elsewhere"), id="its node is not there"),
     ],
 )
-async def test_a_pod_holds_nothing_where(cluster, watched, pod):
-    await cluster.create(POD, pod)
-    await watched.becomes(8)
-
-
-async def test_a_terminating_pod_holds_until_it_has_ended(cluster, watched):
-    body = pod_json("worker-0", 3)
-    body["metadata"]["finalizers"] = ["kueue.x-k8s.io/managed"]
-    await cluster.create(POD, body)
-    await watched.becomes(8 - 3)
-    await cluster.delete(POD, "worker-0")
-    await watched.becomes(8 - 3)
-    assert watched.free(ended=True) == 8
-    await cluster.change(POD, "worker-0", {"status": {"phase": "Failed"}}, "status")
-    await watched.becomes(8)
-    await cluster.change(POD, "worker-0", {"metadata": {"finalizers": None}})
-    await watched.becomes(8)
-
-
-async def test_nodes_come_change_and_go(cluster, watched):
-    await cluster.create(POD, pod_json("worker-0", 3, node="node-b"))
-    await cluster.create(NODE, node_json("node-b", gpus=4))
-    await watched.becomes(4 - 3, node="node-b")
-    await cluster.change(NODE, "node-b", {"status": {"allocatable": {GPU: "2"}}}, "status")
-    await watched.becomes(2 - 3, node="node-b")
-    await cluster.delete(NODE, "node-b")
-    await until(lambda: "node-b" not in watched.capacity.index.position)
+def test_a_pod_holds_nothing_where(watched: Watched, pod: dict[str, Any]) -> None:
+    watched.create(POD, pod)
     assert watched.free() == 8
 
 
-async def test_nothing_is_put_on_a_node_that_is_cordoned_silent_or_being_deleted(cluster, watched):
-    await cluster.create(NODE, node_json("cordoned") | {"spec": {"unschedulable": True}})
-    await cluster.create(NODE, node_json("silent", ready=False))
-    leaving = node_json("leaving")
-    leaving["metadata"]["finalizers"] = ["example.com/drain"]
-    await cluster.create(NODE, leaving)
-    await cluster.delete(NODE, "leaving")
-    await watched.becomes(8)
+def test_a_terminating_pod_holds_until_it_has_ended(watched: Watched) -> None:
+    watched.create(POD, pod_json("worker-0", 3))
+    assert watched.free() == 8 - 3
+    watched.ends(POD, "worker-0")
+    assert watched.free() == 8 - 3
+    assert watched.free(ended=True) == 8
+    watched.change(POD, "worker-0", {"status": {"phase": "Failed"}}, "status")
+    assert watched.free() == 8
+    watched.delete(POD, "worker-0")
+    assert watched.free() == 8
+
+
+def test_nodes_come_change_and_go(watched: Watched) -> None:
+    watched.create(POD, pod_json("worker-0", 3, node="node-b"))
+    watched.create(NODE, node_json("node-b", gpus=4))
+    assert watched.free(node="node-b") == 4 - 3
+    watched.change(NODE, "node-b", {"status": {"allocatable": {GPU: "2"}}}, "status")
+    assert watched.free(node="node-b") == 2 - 3
+    watched.delete(NODE, "node-b")
+    assert "node-b" not in watched.capacity.index.position
+    assert watched.free() == 8
+
+
+def test_nothing_is_put_on_a_node_that_is_cordoned_silent_or_being_deleted(watched: Watched) -> None:
+    watched.create(NODE, node_json("cordoned") | {"spec": {"unschedulable": True}})
+    watched.create(NODE, node_json("silent", ready=False))
+    watched.create(NODE, node_json("leaving"))
+    watched.ends(NODE, "leaving")
+    assert watched.free() == 8
     assert free_by_node(watched.capacity).keys() == {"node-a"}
 
 
-async def test_what_changes_nothing_gives_the_very_same_capacity(cluster, watched):
-    await cluster.create(POD, pod_json("worker-0"))
-    await watched.becomes(8 - 1)
+def test_what_changes_nothing_gives_the_very_same_capacity(watched: Watched) -> None:
+    watched.create(POD, pod_json("worker-0"))
+    assert watched.free() == 8 - 1
     before = watched.capacity
-    await cluster.change(POD, "worker-0", {"status": {"message": "still at it"}}, "status")
-    await cluster.change(NODE, "node-a", {"metadata": {"annotations": {"heartbeat": "2"}}})
-    await watched.becomes(8 - 1)
+    watched.change(POD, "worker-0", {"status": {"message": "still at it"}}, "status")
+    watched.change(NODE, "node-a", {"metadata": {"annotations": {"heartbeat": "2"}}})
+    assert watched.free() == 8 - 1
     assert watched.capacity is before
 
 
 # ------------------------------------------------------------------------------------------------------- whose pods
 
 
-async def test_pods_without_annotation_are_those_of_the_job_that_owns_the_workload(cluster, watched):
+def test_pods_without_annotation_are_those_of_the_job_that_owns_the_workload(watched: Watched) -> None:
     """As where Kueue's gate TopologyAwareScheduling is off. The pods are seen before their Workload."""
-    await cluster.run_pods(annotated=False)
-    await watched.becomes(8 - 2, without=KEY)
-    await cluster.submit()
-    await watched.becomes(8, without=KEY)
-    await cluster.delete(WORKLOAD, WORKLOAD_NAME)
-    await watched.becomes(8 - 2, without=KEY)
+    watched.run_pods(annotated=False)
+    assert watched.free(without=KEY) == 8 - 2
+    watched.submit()
+    assert watched.free(without=KEY) == 8
+    watched.delete(WORKLOAD, WORKLOAD_NAME)
+    assert watched.free(without=KEY) == 8 - 2
 
 
-async def test_a_workload_that_has_finished_has_no_pods_but_those_that_name_it(cluster, watched):
-    await cluster.submit()
-    await cluster.run_pods("worker-0", annotated=False)
-    await cluster.run_pods("worker-1")
-    await watched.becomes(8, without=KEY)
-    await cluster.finish()
-    await watched.becomes(8 - 1, without=KEY)
+def test_a_workload_that_has_finished_has_no_pods_but_those_that_name_it(watched: Watched) -> None:
+    watched.submit()
+    watched.run_pods("worker-0", annotated=False)
+    watched.run_pods("worker-1")
+    assert watched.free(without=KEY) == 8
+    watched.delete(WORKLOAD, WORKLOAD_NAME)
+    watched.submit(finished=True)
+    assert watched.free(without=KEY) == 8 - 1
 
 
-async def test_pods_of_a_job_with_two_workloads_are_freed_by_neither(cluster, watched):
+def test_pods_of_a_job_with_two_workloads_are_freed_by_neither(watched: Watched) -> None:
     """Nobody is suspended for GPUs that may not become free."""
-    await cluster.submit()
-    await cluster.submit(WorkloadJson("second"))
-    await cluster.run_pods(annotated=False)
+    watched.submit()
+    watched.submit("second")
+    watched.run_pods(annotated=False)
     for name in (WORKLOAD_NAME, "second"):
-        await watched.becomes(8 - 2, without=f"{NAMESPACE_NAME}/{name}")
+        assert watched.free(without=f"{NAMESPACE_NAME}/{name}") == 8 - 2
 
 
-async def test_pods_of_another_job_of_that_name_are_not_the_workloads(cluster, watched):
+def test_pods_of_another_job_of_that_name_are_not_the_workloads(watched: Watched) -> None:
     """A job that was deleted and made anew: the old one's pods still end."""
-    await cluster.submit()
+    watched.submit()
     old = pod_json("worker-0", 2)
     old["metadata"]["ownerReferences"] = [
         {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": NAME, "uid": "another", "controller": True}
     ]
-    old["metadata"]["finalizers"] = ["example.com/keep"]
-    await cluster.create(POD, old)
-    await until(lambda: len(watched.pods) == 1 and len(watched.workloads) == 1)
+    watched.create(POD, old)
     assert watched.free(without=KEY) == 8 - 2
 
 
 # ---------------------------------------------------------------------------------------- why they are not synced
 
 
-def reason(watched: WatchedNodes) -> str:
-    found = watched.view.capacity()
-    assert isinstance(found, NotSynced)
-    return found.reason
+@pytest.mark.parametrize("state", [Disconnected("not listed yet"), Denied("403 Forbidden"), Absent("404 Not Found")])
+@pytest.mark.parametrize("kind", ["Nodes", "Pods"])
+def test_the_reason_is_given_where_they_are_not_synced(watched: Watched, state: State, kind: str) -> None:
+    {"Nodes": watched.nodes, "Pods": watched.pods}[kind].state = state
+    assert watched.reason == f"not synced: {kind} ({state.message})"
 
 
-async def test_nothing_is_said_before_everything_is_listed(cluster):
-    assert reason(WatchedNodes(cluster)) == "not synced: Nodes (not listed yet), Pods (not listed yet)"
+def test_old_news_are_no_news(watched: Watched) -> None:
+    watched.pods.age = 61.0
+    assert watched.view.age_s == 61.0
+    assert watched.reason.endswith("61 s ago; the limit is 60 s")
 
 
-@pytest.mark.parametrize(
-    ("status", "part", "words"),
-    [
-        pytest.param(403, "/nodes", "grant verb 'list' on 'nodes' in API group ''", id="no right to read nodes"),
-        pytest.param(404, "/nodes", "Nodes (list /api/v1/nodes", id="an API without nodes"),
-        pytest.param(500, "/pods", "Pods (list /api/v1/pods", id="pods cannot be listed"),
-    ],
-)
-async def test_the_reason_is_given_where_they_are_not_synced(cluster, status, part, words):
-    with cluster.refusing("GET", part, status=status):
-        async with seen(cluster) as unsynced:
-            await until(lambda: unsynced.pods.is_synced or unsynced.nodes.is_synced)
-            await until(lambda: words in reason(unsynced))
-
-
-async def test_old_news_are_no_news(cluster):
-    async with seen(cluster, max_age=timedelta(0)) as impatient:
-        assert impatient.view.age_s == math.inf
-        await until(lambda: impatient.nodes.is_synced and impatient.pods.is_synced)
-        assert reason(impatient).endswith(" s ago; the limit is 0 s")
-
-
-async def test_what_cannot_be_read_is_not_guessed(watched):
+def test_what_cannot_be_read_is_not_guessed(watched: Watched) -> None:
     """No API server lets such a quantity in; one that did must not end the watch."""
-    watched.pods.within("demo").put(
-        b'{"metadata": {"namespace": "demo", "name": "odd", "resourceVersion": "1"}, "spec": {"nodeName": "node-a",'
-        b'"containers": [{"name": "main", "resources": {"requests": {"cpu": "many"}}}]}}'
-    )
-    assert reason(watched).startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
-    watched.pods.within("demo").remove(b'{"metadata": {"namespace": "demo", "name": "odd"}}')
+    odd = pod_json("odd")
+    odd["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "many"
+    watched.create(POD, odd)
+    assert watched.reason.startswith("cannot be read: Pod demo/odd: 'many' is not a resource quantity")
+    watched.delete(POD, "odd")
     assert watched.free() == 8

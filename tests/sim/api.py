@@ -196,9 +196,9 @@ class SimStore(ObjectCache[T]):
             if known is None or known.metadata.resource_version != body["metadata"]["resourceVersion"]:
                 self.put(msgspec.Raw(msgspec.json.encode(body)))
         there = {_key(body) for body in bodies}
-        for each in self.items():
-            if each.metadata.key not in there:
-                meta = {"name": each.metadata.name, "namespace": each.metadata.namespace}
+        for namespace, name in {each.metadata.key for each in self.items()} | {*self.undecodable}:
+            if (namespace, name) not in there:
+                meta = {"name": name, "namespace": namespace}
                 self.remove(msgspec.Raw(msgspec.json.encode({"metadata": meta})))
 
 
