@@ -149,6 +149,15 @@ def scalable_workload(
     return _decoded(ScalableWorkload, document)
 
 
+def record(name: str, **status: Any) -> ScalableWorkload:
+    """The record of a ScaledObject of that name; keywords fill its status."""
+    owner = {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "name": name, "uid": f"uid-so-{name}"}
+    metadata = {"name": name, "namespace": NAMESPACE, "ownerReferences": [owner | {"controller": True}]}
+    job = {"apiVersion": DEPLOYMENT_KIND[0], "kind": DEPLOYMENT_KIND[1], "name": name}
+    spec = {"replicas": 1, "actuator": "None", "jobRef": job}
+    return _decoded(ScalableWorkload, {"metadata": metadata, "spec": spec, "status": {"state": "Busy"} | status})
+
+
 def _decoded(kind: type[T], document: Mapping[str, Any]) -> T:
     return decode(kind, msgspec.json.encode(document))
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import scaler_analysis
 import yaml
-from builders import GPUS
+from builders import GPUS, NOON
 from hypothesis import given
 from hypothesis import strategies as st
 from scaler_analysis.simulation.gangs.trace import read_jobs
@@ -27,6 +27,7 @@ import scaler
 from scaler.app.cli.policy import policies_in
 from scaler.app.settings.load import load
 from scaler.decision import candidate, trigger_metadata
+from scaler.decision.annotated_status import annotated_status
 from scaler.documents import documents, read_json, read_text
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.kube.access import open_access
@@ -151,7 +152,7 @@ def suspended(text: str) -> workloads.SuspendedAnnotation | None:
 
 READERS: dict[str, tuple[Callable[[str], Any], Any]] = {
     "an answer of Prometheus": (_refused(responses.read_answer), None),
-    "a history": (lambda text: candidate.history_of({candidate.HISTORY_ANNOTATION: text}), []),
+    "a history of 0.1.0": (lambda text: annotated_status({"idlegpu.io/history": text}, NOON).history, ()),
     "a line of a status": (lambda text: candidate.lines_of([text.encode()]), []),
     "the last line of a status": (lambda text: status.last_line([msgspec.Raw(text)]), None),
     "keeps": (lambda text: keeps.keeps_of({keeps.KEEPS_ANNOTATION: text}), ()),

@@ -108,7 +108,7 @@ class LeaderControllers:
             observe=sink.metrics.boosted_workloads.set,
         )
         self.attachment = _attachment(settings, wiring, api)
-        self._notifications = wiring.notifications(api, sink, reconciler.own)
+        self._notifications = wiring.notifications(api, sink)
         before_suspend = wiring.before_suspend(api, recorder, sink)
         suspend_at = SuspendAtController(
             api, wiring.cluster, wiring.decision_cache, max_age=max_evaluation_age(settings)

@@ -16,7 +16,7 @@ from scaler.kube.discovery import Discovery
 from scaler.kube.object_cache import Change, Index, Keep, T, whole
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload
+from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
@@ -47,6 +47,7 @@ from scaler.targets.cluster_state import (
     seconds_since_heard,
     workload_indexes,
 )
+from scaler.targets.records import ScalableWorkloads, record_owner
 from scaler.targets.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
 from scaler.targets.switched_objects import SwitchedKey, SwitchedObjects
 
@@ -69,9 +70,8 @@ class Reflectors:
 
         self._namespaces = namespaces
         self.scaled_objects = reflect(SCALED_OBJECT, ScaledObject, scaled_object_indexes(), kept_scaled_object)
-        self.scalable_workloads = reflect(
-            SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes(), kept_scalable_workload
-        )
+        with_records = reflect(SCALABLE_WORKLOAD, ScalableWorkload, scalable_workload_indexes(), kept_scalable_workload)
+        self.scalable_workloads = ScalableWorkloads(with_records)
         self.workloads = reflect(
             WORKLOAD, Workload, workload_indexes() | boost_indexes() | dispatch_indexes(), kept_workload
         )
@@ -79,6 +79,7 @@ class Reflectors:
         self.switched = SwitchedObjects(transport, namespaces=namespaces, max_age=max_age)
         self.scalable_workloads.subscribe(self.switched.scalable_heard)
         self.scaling = ScalingObjects(self.scaled_objects, self.scalable_workloads)
+        self.all: list[Reflector[Any]] = [self.scaled_objects, with_records, self.workloads, self.pods]
 
     def cluster(
         self, gpus: GpuResources, remote: RemoteVerdicts | None = None, *, nodes: Reflector[Node] | None = None
@@ -95,10 +96,6 @@ class Reflectors:
             nodes=nodes,
             namespaces=self._namespaces,
         )
-
-    @property
-    def all(self) -> list[Reflector[Any]]:
-        return [self.scaled_objects, self.scalable_workloads, self.workloads, self.pods]
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         return [each.run() for each in self.all]
@@ -168,6 +165,7 @@ class ReEvaluation:
     def subscribe(self) -> None:
         self.reflectors.scaling.subscribe(self._scaled_object_changed)
         self.reflectors.scalable_workloads.subscribe(self._scalable_workload_changed)
+        self.reflectors.scalable_workloads.subscribe_records(self._record_changed)
         self.reflectors.workloads.subscribe(self._workload_changed)
         self.reflectors.switched.subscribe(self._switched_changed)
 
@@ -180,12 +178,13 @@ class ReEvaluation:
             self.touch(change.key)
 
     def _scalable_workload_changed(self, change: Change[ScalableWorkload]) -> None:
-        now, before = (
-            (each.status.grant, each.status.before_suspend) if each is not None else None
-            for each in (change.new, change.old)
-        )
-        if spec_or_annotations_changed(change) or now != before:
+        if spec_or_annotations_changed(change) or _is_decided_anew(change):
             self.target_changed(change.key[0], scalable_workload_ref(change.key[1]))
+
+    def _record_changed(self, change: Change[ScalableWorkload]) -> None:
+        key = record_owner(change.new) if change.new is not None else None
+        if key is not None and _is_decided_anew(change):
+            self.touch(key)
 
     def _workload_changed(self, change: Change[Workload]) -> None:
         """A target at 0 replicas is suspended only once its Workload is inactive."""
@@ -198,3 +197,9 @@ class ReEvaluation:
     def _switched_changed(self, key: SwitchedKey) -> None:
         for scalable in self.reflectors.scalable_workloads.by_index("subject", key):
             self.target_changed(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))
+
+
+def _is_decided_anew(change: Change[ScalableWorkload]) -> bool:
+    """Whether its status says anything else of what a decision waits for."""
+    old, new = (each.status if each is not None else ScalableWorkloadStatus() for each in (change.old, change.new))
+    return (old.grant, old.before_suspend, old.notified) != (new.grant, new.before_suspend, new.notified)

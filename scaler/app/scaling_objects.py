@@ -12,11 +12,11 @@ from collections.abc import Callable, Hashable
 
 from scaler.kube.object_cache import Change, Indexer, Key
 from scaler.kube.objects.direct_scaling import direct_scaling
-from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.reflector import Reflector
 from scaler.kube.watched_list import State
 from scaler.targets.cluster_state import WatchHealth, scaled_object_indexes
+from scaler.targets.records import ScalableWorkloads
 from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
 
 _Heard = Callable[[Change[ScaledObject]], None]
@@ -25,7 +25,7 @@ _Heard = Callable[[Change[ScaledObject]], None]
 class ScalingObjects:
     """Subscribe it to nothing else: it watches both reflectors, and its subscribers hear of both."""
 
-    def __init__(self, keda: Reflector[ScaledObject], scalable_workloads: Reflector[ScalableWorkload]) -> None:
+    def __init__(self, keda: Reflector[ScaledObject], scalable_workloads: ScalableWorkloads) -> None:
         self._keda, self._scalable_workloads = keda, scalable_workloads
         self._direct: Indexer[ScaledObject] = Indexer(scaled_object_indexes())
         self._joined: tuple[tuple[ScaledObject, ...], ...] = ((), (), ())

@@ -4,7 +4,7 @@ Every replica has all of it, whether or not it ever leads; so has a verb that an
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -71,7 +71,6 @@ from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
 from scaler.suspension.priority_boost import BoostSwitch
-from scaler.suspension.reconciler import OwnRecord
 from scaler.targets.cluster_state import seconds_since_heard
 from scaler.targets.owners import Owners
 from scaler.targets.scale_subresources import ScaleSubresources
@@ -191,12 +190,10 @@ class Wiring:
             observe=sink.offered,
         )
 
-    def notifications(
-        self, api: LeaderApi, observer: NotificationsObserver, own: Mapping[str, OwnRecord]
-    ) -> NotificationController:
+    def notifications(self, api: LeaderApi, observer: NotificationsObserver) -> NotificationController:
         """The leader's notifications. They read what is watched already, and run only where targets are configured."""
         settings = self._settings.notifications
-        workloads = NotifiedWorkloads(self.cluster, self._owners, settings.notify_targets(), own)
+        workloads = NotifiedWorkloads(self.cluster, self._owners, settings.notify_targets())
         return NotificationController(
             api,
             workloads,

@@ -23,7 +23,6 @@ from scaler.idleness.policy import Reclaim
 from scaler.idleness.reasons import DOUBTS, About, UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.targets.target_state import Phase, SetBack, TargetState, WakeCause
-from scaler.targets.workloads import HISTORY_ANNOTATION
 
 _S = CandidateState
 _OF_PHASE: Mapping[Phase, CandidateState] = {
@@ -85,25 +84,13 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     """How often in a row another client has set back its suspension, this one included; 0 for any other line."""
 
 
-def history_of(annotations: Mapping[str, str]) -> list[HistoryLine]:
-    """The history of a ScaledObject whose target has no status of ours; empty where it cannot be read.
-
-    Whoever may annotate the ScaledObject may write it: a line without a zone in its time is left out.
-    """
-    try:
-        lines = msgspec.json.decode(annotations.get(HISTORY_ANNOTATION) or "[]", type=list[HistoryLine])
-    except UNREADABLE:
-        return []
-    return [line for line in lines if line.at.tzinfo is not None]
-
-
 def lines_of(history: Iterable[bytes | msgspec.Raw]) -> list[HistoryLine]:
-    """Those that can be read."""
+    """Those that can be read; a time without its zone cannot."""
     found = []
     for each in history:
         with suppress(*UNREADABLE):
             found.append(msgspec.json.decode(each, type=HistoryLine))
-    return found
+    return [line for line in found if line.at.tzinfo is not None]
 
 
 def shortened(history: Sequence[HistoryLine], most: int) -> list[HistoryLine]:
@@ -114,7 +101,7 @@ def shortened(history: Sequence[HistoryLine], most: int) -> list[HistoryLine]:
 
 def set_back_of(history: Sequence[HistoryLine]) -> SetBack | None:
     """When its suspension was set back last; None where that is not known."""
-    found = (line for line in reversed(history) if line.times and line.at.tzinfo is not None)
+    found = (line for line in reversed(history) if line.times)
     return next((SetBack(line.at, line.times, line.by) for line in found), None)
 
 
@@ -148,7 +135,7 @@ suspend it anew, where that is longer. It does not count for how long it was lef
 def waking_since(history: Sequence[HistoryLine]) -> datetime | None:
     """Since when it shall run and does not, by its history; None where its last line says otherwise."""
     waking = takewhile(lambda line: line.state in (_S.WAKING, _S.UNKNOWN), reversed(history))
-    return min((line.at for line in waking if line.at.tzinfo is not None), default=None)
+    return min((line.at for line in waking), default=None)
 
 
 def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime | None:
@@ -186,7 +173,7 @@ class Return(NamedTuple):
 
 def return_of(history: Sequence[HistoryLine]) -> Return | None:
     """What the last line of the history ends; None where that is no return."""
-    known = [line for line in history if line.state != _S.UNKNOWN and line.at.tzinfo is not None]
+    known = [line for line in history if line.state != _S.UNKNOWN]
     if len(known) < 3 or known[-1] is not history[-1] or known[-1].state in (_S.WAKING, *_DOWN):
         return None
     *_, down, waking, running = known
@@ -273,8 +260,7 @@ _AFTER_WAKING = _UP | {_S.KEPT, _S.EXCLUDED}
 
 
 def _is_older(line: HistoryLine, warned_at: datetime | None) -> bool:
-    """A line whose time has no zone is older than anything."""
-    return warned_at is not None and (line.at.tzinfo is None or line.at < warned_at)
+    return warned_at is not None and line.at < warned_at
 
 
 _ASKED_FOR = frozenset({_S.KEPT, _S.EXCLUDED, _S.WAKING})

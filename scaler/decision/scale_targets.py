@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from scaler.decision.annotated_status import annotated_status
 from scaler.decision.candidate import (
     HistoryLine,
-    history_of,
     lines_of,
-    quiet_of,
     set_back_of,
     suspended_at,
     waking_since,
@@ -21,7 +20,8 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
-from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaledObject
 from scaler.samples.wake_queries import WakeQueries
 from scaler.targets.cluster_state import ClusterState
@@ -30,12 +30,12 @@ from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_wor
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest, state_of, state_of_scale
 from scaler.targets.workloads import (
     NotifyTargets,
-    annotated_hook_run,
     grant_of,
+    hook_run_of,
     keep_overrides,
+    marks_of,
     notified_at,
     wake_request,
-    warned_at,
     when_free_request,
 )
 
@@ -81,9 +81,19 @@ class ScaleTargets:
     ) -> ScaleTarget:
         """`given` is in place of what is there of its target."""
         target = given or self._found(scaled_object)
+        record = target if isinstance(target, ScalableWorkload) else self._record_of(scaled_object, at)
         doubt = self.cluster.doubt_in(scaled_object.metadata.namespace, self.max_view_age)
-        found = self._read(scaled_object, target, at) if doubt is None else unknown_target(doubt)
-        return replace(found, quiet=self._recorded_quiet(scaled_object, target))
+        found = self._read(scaled_object, target, record, at) if doubt is None else unknown_target(doubt)
+        return replace(found, quiet=self._recorded_quiet(record.status))
+
+    def _record_of(self, scaled_object: ScaledObject, at: datetime) -> ScalableWorkload:
+        """Until the leader has made one, with the status that 0.1.0 has written in annotations."""
+        found = (
+            None if is_scalable_workload(scaled_object.spec.scale_target_ref) else self.cluster.record_of(scaled_object)
+        )
+        if found is not None and found.status.state:
+            return found
+        return ScalableWorkload(ObjectMeta(), status=annotated_status(scaled_object.metadata.annotations, at))
 
     def _found(self, scaled_object: ScaledObject) -> ScalableWorkload | Scale | Unknown:
         namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
@@ -94,25 +104,29 @@ class ScaleTargets:
         return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing) if found is None else found
 
     def _read(
-        self, scaled_object: ScaledObject, target: ScalableWorkload | Scale | Unknown, at: datetime
+        self,
+        scaled_object: ScaledObject,
+        target: ScalableWorkload | Scale | Unknown,
+        record: ScalableWorkload,
+        at: datetime,
     ) -> ScaleTarget:
-        """What the target and the ScaledObject say, with who tells its owner; the marks are on what has its history."""
+        """What the target and the ScaledObject say, with who notifies its owner."""
         metadata, notified_by = scaled_object.metadata, self.notified_by.of(scaled_object.metadata.annotations)
-        where, holder = f"{scaled_object.resource.kind} {metadata.name}", metadata
+        where = f"{scaled_object.resource.kind} {metadata.name}"
         try:
             keep = where, keep_overrides(metadata.annotations, where=where)
             match target:
                 case Unknown():
                     found = unknown_target(target)
                 case ScalableWorkload():
-                    found, holder = self._scalable(scaled_object, target, where, at), target.metadata
+                    found = self._scalable(scaled_object, target, where, at)
                 case Scale():
-                    found = self._scaled(scaled_object, target, where)
+                    found = self._scaled(scaled_object, target, record.status, where)
         except MetadataError as error:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
         state, demand = found.state, self.demands.of(metadata.key)
         if demand or notified_by:
-            delivered_at = notified_at(holder.annotations, state.warned_at, notified_by) if notified_by else None
+            delivered_at = notified_at(marks_of(record), state.warned_at, notified_by) if notified_by else None
             state = replace(state, demand=demand, notified_by=notified_by, notified_at=delivered_at)
         return replace(found, state=state, annotations=(keep, *found.annotations))
 
@@ -139,7 +153,9 @@ class ScaleTargets:
             remote=target.remote if isinstance(target.remote, RemoteAnswer) else None,
         )
 
-    def _scaled(self, scaled_object: ScaledObject, scale: Scale, where: str) -> ScaleTarget:
+    def _scaled(
+        self, scaled_object: ScaledObject, scale: Scale, status: ScalableWorkloadStatus, where: str
+    ) -> ScaleTarget:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""
         namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
         try:
@@ -148,16 +164,15 @@ class ScaleTargets:
             pods = Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=f"selector of {reference}: {error}")
         if isinstance(pods, Unknown):
             return unknown_target(pods)
-        annotations = scaled_object.metadata.annotations
-        history = history_of(annotations)
+        history = lines_of(status.history)
         state = state_of_scale(
             replicas=scale.replicas,
             pods=pods,
             wake_request=self._wake(scaled_object, where, None),
-            when_free_request=when_free_request(annotations, where=where),
-            warned_at=warned_at(annotations),
+            when_free_request=when_free_request(scaled_object.metadata.annotations, where=where),
+            warned_at=status.warned_at,
             suspended_at=suspended_at(history, is_down=not scale.replicas),
-            hook_run=annotated_hook_run(annotations),
+            hook_run=hook_run_of(status.before_suspend),
         )
         return ScaleTarget(
             state=_since_asked(replace(state, set_back=set_back_of(history)), lambda: history), pods=pods
@@ -169,17 +184,12 @@ class ScaleTargets:
         demand = self.demands.of(scaled_object.metadata.key)
         return own or (WakeRequest(WakeCause.DEMAND, demand) if demand else None)
 
-    def _recorded_quiet(self, scaled_object: ScaledObject, target: ScalableWorkload | Scale | Unknown) -> Quiet | None:
-        """The quiet by its status or its history, which owners can write. It is true for as long as there was a leader,
-        and as samples may be missing after that."""
-        if (led_until := self.led_until()) is None:
+    def _recorded_quiet(self, status: ScalableWorkloadStatus) -> Quiet | None:
+        """The quiet that its status tells of, as long as there was a leader and samples may be missing after that."""
+        led_until = self.led_until()
+        if led_until is None or status.idle_since is None:
             return None
-        until = led_until + self.max_gap
-        if not is_scalable_workload(scaled_object.spec.scale_target_ref):
-            return quiet_of(history_of(scaled_object.metadata.annotations), until=until)
-        if not isinstance(target, ScalableWorkload) or target.status.idle_since is None:
-            return None
-        return Quiet(since=target.status.idle_since, at_least=target.status.idle_at_least, until=until)
+        return Quiet(since=status.idle_since, at_least=status.idle_at_least, until=led_until + self.max_gap)
 
 
 def _since_asked(state: TargetState, history: Callable[[], Sequence[HistoryLine]]) -> TargetState:

@@ -75,7 +75,8 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     # Between pods and what a scale target, or a pod of it, may own (`targets/owned_pods.py`).
     RequiredRule(part=RuleUser.SCALER, verbs=("list", "watch"), on=_on(kinds.REPLICA_SET, kinds.JOB)),
     RequiredRule(part=RuleUser.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
-    RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD)),
+    RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(kinds.WORKLOAD)),
+    RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "create", "patch"), on=_on(kinds.SCALABLE_WORKLOAD)),
     RequiredRule(
         part=RuleUser.RECONCILER,
         verbs=("patch",),
@@ -98,9 +99,8 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         on=_on(*kinds.JOB_KINDS, kinds.DEPLOYMENT, kinds.STATEFUL_SET, kinds.LEADER_WORKER_SET),
     ),
     RequiredRule(part=RuleUser.POLICIES, verbs=("patch",), on=_on(kinds.IDLE_POLICY, subresource="status")),
-    RequiredRule(
-        part=RuleUser.POLICIES, verbs=("create", "delete"), on=_on(kinds.SCALABLE_WORKLOAD, kinds.SCALED_OBJECT)
-    ),
+    RequiredRule(part=RuleUser.POLICIES, verbs=("delete",), on=_on(kinds.SCALABLE_WORKLOAD)),
+    RequiredRule(part=RuleUser.POLICIES, verbs=("create", "delete"), on=_on(kinds.SCALED_OBJECT)),
     RequiredRule(part=RuleUser.CLUSTER_POLICIES, verbs=("get", "list", "watch"), on=_on(kinds.CLUSTER_IDLE_POLICY)),
     RequiredRule(
         part=RuleUser.CLUSTER_POLICIES, verbs=("patch",), on=_on(kinds.CLUSTER_IDLE_POLICY, subresource="status")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from scaler.decision.candidate import history_of
 from scaler.doctor.calls.call_credentials import split_address
 from scaler.doctor.facts import DoctorInputs, Listing, ListResult
 from scaler.doctor.findings import Finding, Severity, Subject, Topic, Unread
@@ -18,6 +17,7 @@ from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableW
 from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.targets.cluster_state import scaled_by_key
+from scaler.targets.records import record_owner
 from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.workloads import owner_key
 
@@ -59,26 +59,24 @@ def _not_judged(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
     """What should run and does not, cannot be judged, or is left alone, as the leader has written last; and pods that
     keep GPUs which nothing uses, of these or of nothing that is scaled."""
     scalable = facts.of(ScalableWorkload)
-    lines = [
-        (f"ScaledObject {'/'.join(each.metadata.key)}", history_of(each.metadata.annotations)[-1:])
-        for each, _ in facts.own_triggers()
-        if not is_scalable_workload(each.spec.scale_target_ref)
-    ]
-    found = [Doubted(each.reason, name, each.message) for name, last in lines for each in last if each.times != 1]
-    found += [
-        Doubted(each.status.reason, f"ScalableWorkload {'/'.join(each.metadata.key)}", each.status.message)
-        for each in scalable
-    ]
+    found = [Doubted(each.status.reason, _subject_of(each), each.status.message) for each in scalable]
     defaults = resolve(("settings", facts.wanted.defaults))
     pods = [] if isinstance(facts.gpus, Unread) else unused(facts.gpus, defaults, now)
-    yield from by_reason(Topic.SCALED_OBJECTS, found, of=len(lines) + len(scalable), also=pods)
+    yield from by_reason(Topic.SCALED_OBJECTS, found, of=len(scalable), also=pods)
+
+
+def _subject_of(scalable: ScalableWorkload) -> str:
+    if (owner := record_owner(scalable)) is not None and scalable.is_record:
+        return f"ScaledObject {'/'.join(owner)}"
+    return f"ScalableWorkload {'/'.join(scalable.metadata.key)}"
 
 
 def _of_remote_copies(facts: DoctorInputs) -> Iterator[Finding]:
     """ScalableWorkloads of Workloads that a hub of MultiKueue runs here."""
     copies = [each for each in facts.of(Workload) if each.is_remote_copy]
     subjects = {each.metadata.key for each in copies} | {key for each in copies if (key := owner_key(each))}
-    names = [each.metadata.key for each in facts.of(ScalableWorkload) if scaled_by_key(each) in subjects]
+    scalable = (each for each in facts.of(ScalableWorkload) if not each.is_record)
+    names = [each.metadata.key for each in scalable if scaled_by_key(each) in subjects]
     for name in names[:_LISTED]:
         what = f"its Workload is a remote copy of MultiKueue{_more(names)}: it is never suspended here"
         do = "suspend it on the hub: a ScalableWorkload and a ScaledObject beside the job there; delete this one"
@@ -114,7 +112,7 @@ def _needs_keda(facts: DoctorInputs) -> Iterator[Finding]:
     of_cluster = facts.of(ClusterIdlePolicy)
     said = {"", KEDA} if not any(each.spec.actuator == DIRECT for each in of_cluster) else {KEDA}
     needing: dict[str, list[ObjectMeta]] = {
-        "ScalableWorkloads": [each.metadata for each in facts.of(ScalableWorkload) if each.spec.actuator != DIRECT],
+        "ScalableWorkloads": [each.metadata for each in facts.of(ScalableWorkload) if each.spec.actuator == KEDA],
         "IdlePolicies": [each.metadata for each in facts.of(IdlePolicy) if each.spec.actuator in said],
         "ClusterIdlePolicies": [each.metadata for each in of_cluster if each.spec.actuator != DIRECT],
     }

@@ -18,13 +18,15 @@ import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.errors import KubeError
+from scaler.kube.objects.core import without_defaults
+from scaler.kube.objects.idlegpu import Mark
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.kube.writes import PatchApi
 from scaler.notifications.message import Details, content
 from scaler.notifications.notice import Notice, NotifiedWorkload, oldest_notified, pending
 from scaler.notifications.schedule import COUNTED, DeliveryLimits, Message, Schedule
 from scaler.notifications.senders import Sender
 from scaler.notifications.workloads import NotifiedWorkloads, Source
-from scaler.targets.workloads import MARK_PREFIX, Mark
 from scaler.webhook import SendError
 
 log = structlog.get_logger(__name__)
@@ -178,9 +180,9 @@ class NotificationController:
         stale = set()
         for uid in {each.workload.uid for each in notices}:
             source = sources[uid]
-            precondition = {"metadata": {"uid": uid, "resourceVersion": source.holder.resource_version}}
+            precondition = {"metadata": {"uid": uid, "resourceVersion": source.record.metadata.resource_version}}
             try:
-                await self._api.patch(source.path, precondition, dry_run=True)
+                await self._api.patch(SCALABLE_WORKLOAD.path(*source.record.metadata.key), precondition, dry_run=True)
             except KubeError as error:
                 if not (error.is_outdated or error.status == _INVALID):
                     raise
@@ -192,14 +194,15 @@ class NotificationController:
         for (uid, target), mark in list(self._marks.items()):
             if (source := sources.get(uid)) is None:
                 continue
+            path = SCALABLE_WORKLOAD.path(*source.record.metadata.key, "status")
             try:
-                annotations = {MARK_PREFIX + target: mark.text()}
-                await self._api.patch(source.path, {"metadata": {"uid": uid, "annotations": annotations}})
+                body = {"metadata": {"uid": uid}, "status": {"notified": {target: without_defaults(mark)}}}
+                await self._api.patch(path, body)
             except KubeError as error:
                 if error.is_outdated or error.status == _INVALID:
                     self._marks.pop((uid, target), None)
                 else:
-                    log.warning("mark not written yet", path=source.path, error=str(error))
+                    log.warning("mark not written yet", path=path, error=str(error))
 
 
 async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:

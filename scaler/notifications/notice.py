@@ -9,8 +9,8 @@
 
 Laws:
 
-* The history is in the API, and so is up to which line each target has notified (`Mark`, an annotation for each
-  target). A restart or another leader loses nothing and repeats nothing.
+* The history is in the API, and so is up to which line each target has notified (`Mark`, in the
+  status). A restart or another leader loses nothing and repeats nothing.
 * A mark is written after delivery. A process that is killed between the two leaves a message that is sent again: with
   the ids that it had, by which its receiver can tell.
 * Messages are in the order of the lines. None is sent of a line that is older than the settings allow, but for a
@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from scaler.decision.candidate import HistoryLine
 from scaler.decision.describe import timestamp
 from scaler.decision.reasons import CandidateState
-from scaler.targets.workloads import Mark
+from scaler.kube.objects.idlegpu import Mark
 
 _NOTIFIED = frozenset({CandidateState.WARNED, CandidateState.SUSPENDED})
 _DOWN = frozenset({CandidateState.SUSPENDED, CandidateState.SUSPENDING})

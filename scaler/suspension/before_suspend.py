@@ -22,9 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
 
-import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
@@ -36,15 +34,14 @@ from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, decode
+from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.writes import PatchApi, is_written
 from scaler.suspension.hooks import Hook, HookCall, HookConfig, HookProgress, run_id
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import is_scalable_workload
-from scaler.targets.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
+from scaler.targets.workloads import hook_run_of
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +83,7 @@ class _Subject:
     """A workload with a hook, and the decision of the trigger that names it."""
 
     scaled_object: ScaledObject
-    scalable: ScalableWorkload | None
+    record: ScalableWorkload
     decision: Decision
     is_due: bool
     pod: str
@@ -96,19 +93,15 @@ class _Subject:
         return self.scaled_object.metadata.uid
 
     @property
-    def holder(self) -> ObjectMeta:
-        """The object that has the record."""
-        return (self.scalable or self.scaled_object).metadata
-
-    @property
     def about(self) -> ObjectReference:
-        return ObjectReference.of(SCALABLE_WORKLOAD if self.scalable is not None else SCALED_OBJECT, self.holder)
+        """What its Events are on."""
+        if self.record.is_record:
+            return ObjectReference.of(SCALED_OBJECT, self.scaled_object.metadata)
+        return ObjectReference.of(SCALABLE_WORKLOAD, self.record.metadata)
 
     @property
     def run(self) -> HookRun | None:
-        if self.scalable is not None:
-            return hook_run_of(self.scalable.status.before_suspend)
-        return annotated_hook_run(self.scaled_object.metadata.annotations)
+        return hook_run_of(self.record.status.before_suspend)
 
 
 class BeforeSuspendController:
@@ -190,33 +183,29 @@ class BeforeSuspendController:
         return found
 
     def _subject(self, key: Key, entry: EvaluatedScaledObject) -> _Subject | None:
-        """None where it has no hook, or is not there."""
+        """None where it has no hook, or is not there, or has no record yet."""
         decision = next((each for each in entry.triggers.values() if each.policy.before_suspend), None)
         scaled_object = self._cluster.scaled_objects.get(*key) if decision is not None else None
         if decision is None or scaled_object is None:
             return None
-        is_scalable = is_scalable_workload(entry.target)
-        scalable = self._cluster.scalable_workloads.get(key[0], entry.target.name) if is_scalable else None
+        if (record := self._cluster.record_of(scaled_object)) is None:
+            return None
         prevails = prevailing(list(entry.triggers.values())) or decision
-        return (
-            None
-            if is_scalable and scalable is None
-            else _Subject(
-                scaled_object=scaled_object,
-                scalable=scalable,
-                decision=prevails if prevails.policy.before_suspend else decision,
-                is_due=prevails.answer.reason == DecisionReason.BEFORE_SUSPEND,
-                pod=min((each.name for each in entry.pods if each.is_member), default=""),
-            )
+        return _Subject(
+            scaled_object=scaled_object,
+            record=record,
+            decision=prevails if prevails.policy.before_suspend else decision,
+            is_due=prevails.answer.reason == DecisionReason.BEFORE_SUSPEND,
+            pod=min((each.name for each in entry.pods if each.is_member), default=""),
         )
 
     # -------------------------------------------------------------------------------------------------------- acting
 
     async def _attend(self, subject: _Subject, now: datetime) -> None:
         """Raises: KubeError; try again later."""
-        if _number(subject.holder.resource_version) < self._written.get(subject.holder.uid, 0):
+        if _number(subject.record.metadata.resource_version) < self._written.get(subject.record.metadata.uid, 0):
             return  # what was written here is not seen yet
-        self._written.pop(subject.holder.uid, None)
+        self._written.pop(subject.record.metadata.uid, None)
         run = subject.run
         if run is None or run.outcome is not None:
             self._found.pop(subject.uid, None)
@@ -269,17 +258,14 @@ class BeforeSuspendController:
 
     async def _write(self, subject: _Subject, run: HookRun) -> None:
         """Raises: KubeError; 409 where the object is not the one that was decided upon."""
-        holder = subject.holder
-        metadata: dict[str, Any] = {"uid": holder.uid, "resourceVersion": holder.resource_version}
-        if subject.scalable is not None:
-            path = SCALABLE_WORKLOAD.path(*holder.key, "status")
-            body = {"metadata": metadata, "status": {"beforeSuspend": hook_run_status(run)}}
-        else:
-            text = {key: value for key, value in hook_run_status(run).items() if value}
-            annotation = {BEFORE_SUSPEND: msgspec.json.encode(text).decode()}
-            path, body = SCALED_OBJECT.path(*holder.key), {"metadata": metadata | {"annotations": annotation}}
-        written = decode(PartialObjectMetadata, await self._api.patch(path, body))
-        self._written[holder.uid] = _number(written.metadata.resource_version)
+        record = subject.record.metadata
+        body = {
+            "metadata": {"uid": record.uid, "resourceVersion": record.resource_version},
+            "status": {"beforeSuspend": hook_run_status(run)},
+        }
+        answer = await self._api.patch(SCALABLE_WORKLOAD.path(*record.key, "status"), body)
+        written = decode(PartialObjectMetadata, answer)
+        self._written[record.uid] = _number(written.metadata.resource_version)
 
     # --------------------------------------------------------------------------------------------------------- calls
 
@@ -318,12 +304,9 @@ class BeforeSuspendController:
         return HookProgress(outcome=HookOutcome.TIMED_OUT, message=message)
 
     def _described(self, subject: _Subject, run: HookRun, config: HookConfig) -> HookCall:
-        metadata, target = subject.scaled_object.metadata, subject.scaled_object.spec.scale_target_ref
-        kind, name, workload = target.kind, target.name, ""
-        if subject.scalable is not None:
-            workload = subject.scalable.status.workload_name
-            job = subject.scalable.spec.job_ref
-            kind, name = (job.kind, job.name) if job is not None else ("Workload", workload)
+        metadata, workload = subject.scaled_object.metadata, subject.record.status.workload_name
+        job = subject.record.spec.job_ref
+        kind, name = (job.kind, job.name) if job is not None else ("Workload", workload)
         return HookCall(
             id=run_id(metadata.uid, run),
             hook=run.hook,

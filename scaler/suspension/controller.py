@@ -32,6 +32,7 @@ from scaler.kube.writes import log_refusal
 from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation
 from scaler.suspension.status import status_digest
 from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
+from scaler.targets.records import ScalableWorkloads, record_owner
 from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.switched_objects import SwitchedObjects
 from scaler.targets.target_state import Phase
@@ -62,7 +63,7 @@ class SuspensionController:
     name: ClassVar[str] = "suspension"
     reconciler: SuspensionReconciler
     scaled_objects: WatchedObjects[ScaledObject]
-    scalable_workloads: Reflector[ScalableWorkload]
+    scalable_workloads: ScalableWorkloads
     workloads: Reflector[Workload]
     pods: Reflector[Pod]
     switched: SwitchedObjects
@@ -112,6 +113,7 @@ class SuspensionController:
 
     def _subscribe(self) -> Iterable[Callable[[], None]]:
         yield self.scalable_workloads.subscribe(lambda change: self._look_at(change.key))
+        yield self.scalable_workloads.subscribe_records(self._record_changed)
         yield self.scaled_objects.subscribe(self._scaled_object_changed)
         yield self.workloads.subscribe(self._workload_changed)
         yield self.pods.subscribe(self._pod_changed)
@@ -120,10 +122,13 @@ class SuspensionController:
     def _look_at(self, key: Key) -> None:
         self._queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))
 
+    def _record_changed(self, change: Change[ScalableWorkload]) -> None:
+        record = change.new or change.old
+        if record is not None and (key := record_owner(record)) is not None:
+            self._queue.add(ReconcileRequest(SCALED_OBJECT, key))
+
     def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
-        """One that comes or goes changes by what its target is scaled. Of one that is gone nothing is remembered."""
-        if (old := change.old) is not None and (change.new is None or change.new.metadata.uid != old.metadata.uid):
-            self.reconciler.own.pop(old.metadata.uid, None)
+        """One that comes or goes changes by what its target is scaled."""
         changed = change.new or change.old
         if changed is not None and (change.new is None or change.old is None):
             target = changed.spec.scale_target_ref

@@ -16,22 +16,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 
+from scaler.decision.annotated_status import annotated_status, as_json, old_annotations
 from scaler.decision.candidate import (
     HistoryLine,
-    history_of,
     lines_of,
-    next_line,
     next_set_back,
-    set_back_of,
-    shortened,
 )
 from scaler.decision.decision import Active, Decision, Inactive
-from scaler.decision.decision_cache import DecisionCache, Key
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
 from scaler.decision.reasons import FOUND_IDLE, STATES, CandidateState, DecisionReason, SuspensionEventReason
 from scaler.errors import KubeError
@@ -40,8 +37,8 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import EventSink, ObjectReference
 from scaler.kube.objects.core import ObjectMeta, decode, last_writer
-from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.writes import WriteApi, log_refusal
@@ -49,23 +46,20 @@ from scaler.suspension.direct import DirectActuator
 from scaler.suspension.keep_record import SUFFIX, KeepRecord
 from scaler.suspension.keeps import KEEPS_ANNOTATION, Settled, encode_keeps, settle
 from scaler.suspension.status import desired_status, is_worth_writing
-from scaler.suspension.status import warned_at as next_warning
 from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
 from scaler.targets.cluster_state import ClusterState
+from scaler.targets.records import is_of_other_target, job_ref, record_body
 from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, SetBack, TargetState, state_of
 from scaler.targets.workloads import (
     EXCLUDE,
-    HISTORY_ANNOTATION,
     KEEP_FOR,
     KEEP_UNTIL,
     WAKE_ANNOTATION,
-    WARNED_AT,
     Asker,
     is_when_free,
     observe,
     wake_request,
-    warned_at,
 )
 
 log = structlog.get_logger(__name__)
@@ -103,25 +97,6 @@ class WarningBudgets(Protocol):
         """ScaledObjects that were refused, and would not be now."""
 
 
-class OwnRecord(NamedTuple):
-    """What this process knows by its own decisions of a ScaledObject whose record is in annotations, which any tenant
-    may write: when its owner was warned, and the states that it has entered since this replica leads."""
-
-    warned_at: datetime | None
-    lines: tuple[HistoryLine, ...]
-    """The first may be the last one of a process before, without its words."""
-
-    def as_before(self) -> Self:
-        """Where it was found in another state: of the one before no more counts than that it was suspended."""
-        down = (each for each in self.lines[-1:] if each.state == CandidateState.SUSPENDED)
-        lines = (msgspec.structs.replace(each, state=str(CandidateState.SUSPENDING)) for each in down)
-        return self._replace(lines=(*self.set_backs, *lines))
-
-    @property
-    def set_backs(self) -> list[HistoryLine]:
-        return [each for each in self.lines if each.times]
-
-
 class SuspensionReconciler:
     def __init__(
         self,
@@ -144,14 +119,11 @@ class SuspensionReconciler:
         self._entered = entered
         """Called with the history of a workload, whose last line is the state that it has entered."""
         self._clock, self._scales = clock, scales
-        self.own: dict[str, OwnRecord] = {}
-        """The records by uid of the ScaledObject."""
         self._keeps = KeepRecord(api, *keeps_in, lambda key: cluster.scaled_objects.get(*key) is not None)
         self._actuator = DirectActuator(api, cluster, decision_cache)
 
     def lead(self) -> None:
         """This replica leads from now on; others have written until then."""
-        self.own.clear()
         self._keeps.forget()
         if self.budgets is not None:
             self.budgets.lead()
@@ -322,39 +294,51 @@ class SuspensionReconciler:
         workload: ObservedWorkload | None,
         decision: Decision | None,
     ) -> None:
-        is_evaluated = self._decision_cache.evaluation is not None
+        scaled_by = self._cluster.scaled_object_of(scalable)
         status = desired_status(
             scalable,
             state,
             workload,
             decision,
-            is_evaluated=is_evaluated,
+            is_evaluated=self._decision_cache.evaluation is not None,
             asked_by=self._asked_by(scalable, decision),
             now=self._clock(),
-            scaled_by=self._cluster.scaled_object_of(scalable),
+            scaled_by=scaled_by,
             set_back=await self._set_back(scalable, workload, decision),
-            permits_warning=lambda: self._permits_warning(self._cluster.scaled_object_of(scalable)),
+            permits_warning=lambda: self._permits_warning(scaled_by),
         )
+        if await self._is_written(scalable, status):
+            about = [(SCALABLE_WORKLOAD, scalable.metadata), *self._annotated(scalable)[1:]]
+            also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
+            self._announce_changes(scalable.status, status, [*about, *also])
+            self._announce_phase(scalable, state)
+
+    async def _is_written(self, scalable: ScalableWorkload, status: Mapping[str, Any]) -> bool:
+        """Whether anything of it was worth a write. Raises: KubeError."""
         if not is_worth_writing(scalable.status, status):
-            return
+            return False
         body = {"metadata": {"resourceVersion": scalable.metadata.resource_version}, "status": status}
         await self._api.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key, "status"), body)
-        self._announce_changes(scalable, state, status)
+        return True
 
-    def _announce_changes(self, scalable: ScalableWorkload, state: TargetState, status: Mapping[str, Any]) -> None:
-        about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
-        if status["warnedAt"] and status["warnedAt"] != timestamp(scalable.status.warned_at):
+    def _announce_changes(
+        self, before: ScalableWorkloadStatus, status: Mapping[str, Any], objects: Sequence[tuple[Resource, ObjectMeta]]
+    ) -> None:
+        """The Events of what is new in the status: on the first of the objects, and some on all."""
+        if status["warnedAt"] and status["warnedAt"] != timestamp(before.warned_at):
             message = _warning(status["idleSince"], status["suspendAt"], at_least=bool(status.get("idleAtLeast")))
+            about = ObjectReference.of(*objects[0])
             self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
         if "history" in status:
-            scaled_by, history = self._cluster.scaled_object_of(scalable), map(msgspec.json.encode, status["history"])
-            also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
-            self._announce_state(lines_of(history), *self._annotated(scalable), *also)
+            self._announce_state(lines_of(map(msgspec.json.encode, status["history"])), *objects)
+
+    def _announce_phase(self, scalable: ScalableWorkload, state: TargetState) -> None:
         is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
         if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
             reason, is_warning = _ANNOUNCED_PHASES[state.phase]
             if state.phase is Phase.REFUSED and state.doubt is not None:
                 reason = state.doubt.reason
+            about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
             self._announcer.record(about, reason, state.message, warning=is_warning)
 
     def _announce_state(self, history: Sequence[HistoryLine], *objects: tuple[Resource, ObjectMeta]) -> None:
@@ -418,14 +402,20 @@ class SuspensionReconciler:
             await self._remove_annotation(SCALABLE_WORKLOAD, scalable.metadata)
 
     async def reconcile_scaled_object(self, key: Key) -> None:
-        """Write what is owed to a ScaledObject: its history, its warning, the end of a wake-up. Raises: KubeError."""
-        scaled_object = self._cluster.scaled_objects.get(*key)
-        if scaled_object is not None and await self._settle_keeps(
-            scaled_object, [(SCALED_OBJECT, scaled_object.metadata)], self._decision_of(key)
-        ):
+        """Write what is owed to a ScaledObject: its record, limits of its keeps, the end of a wake-up.
+
+        Raises: KubeError; try again later.
+        """
+        scaled_object, entry = self._cluster.scaled_objects.get(*key), self._entry_of(key)
+        if scaled_object is None:
             return
-        await self._write_history(key)
-        await self._remove_wake_of_scaled_object(key)
+        decision = _prevailing(entry) if entry is not None else None
+        if await self._settle_keeps(scaled_object, [(SCALED_OBJECT, scaled_object.metadata)], decision):
+            return
+        if entry is not None and not is_scalable_workload(scaled_object.spec.scale_target_ref):
+            await self._write_record(scaled_object, entry)
+        if has_wake_annotation(scaled_object.metadata) and self._has_taken_effect(scaled_object, entry):
+            await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
 
     def _annotated(self, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
         """The ScalableWorkload and what it scales: objects whose annotations keep it."""
@@ -434,10 +424,9 @@ class SuspensionReconciler:
             found.append((WORKLOAD if switched is None else switched[0].resource, scaled[1]))
         return found
 
-    def _decision_of(self, key: Key) -> Decision | None:
+    def _entry_of(self, key: Key) -> EvaluatedScaledObject | None:
         evaluation = self._decision_cache.evaluation
-        entry = evaluation.entries.get(key) if evaluation is not None else None
-        return prevailing(list(entry.triggers.values())) if entry is not None else None
+        return evaluation.entries.get(key) if evaluation is not None else None
 
     async def _settle_keeps(
         self,
@@ -483,77 +472,66 @@ class SuspensionReconciler:
             return unlimited
         return settled
 
-    async def _write_history(self, key: Key) -> None:
-        """When its owner was warned, and its state, where the target has no status for them. The Events follow."""
-        scaled_object, decision, now = self._cluster.scaled_objects.get(*key), self._decision_of(key), self._clock()
-        if scaled_object is None or decision is None or is_scalable_workload(scaled_object.spec.scale_target_ref):
+    async def _write_record(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject) -> None:
+        """The status of what it scales, where that has none of its own, and the Events of it. Raises: KubeError."""
+        decision, metadata, target = _prevailing(entry), scaled_object.metadata, scaled_object.spec.scale_target_ref
+        if decision is None or not self._cluster.has_records(metadata.namespace):
             return
-        metadata, target = scaled_object.metadata, scaled_object.spec.scale_target_ref
-        known, shown = metadata.annotations.get(WARNED_AT), history_of(metadata.annotations)
-        own = self.own.get(metadata.uid) or await self._found(metadata, target, decision)
-        history = sorted([*(each for each in shown if not each.times), *own.set_backs], key=lambda line: line.at)
-        entry = self._decision_cache.evaluation and self._decision_cache.evaluation.entries[key]
-        pods = [each.started_at for each in entry.pods if each.is_member and each.started_at] if entry else []
-        set_back = next_set_back(history, decision, down_since=min(pods, default=None), now=now)
-        if set_back is not None and self._scales is not None:
-            set_back = _by(set_back, await self._scales.scaled_last_by(key[0], target))
-        permits = partial(self._permits_warning, scaled_object)
-        warned = next_warning(own.warned_at, decision, now=now, permits=permits) if _warns(decision) else None
-        by, last = str(Asker.of(metadata.annotations)), own.lines[-1] if own.lines else None
-        line = next_line(last, decision, warned_at=warned, by=by, set_back=set_back, now=now)
-        if line is not None and metadata.uid not in self.own:
-            own = own.as_before()
-        added = () if line is None else (line,)
-        if timestamp(warned) != known or line is not None or history != shown:
-            annotations = {WARNED_AT: timestamp(warned)}
-            if line is not None or history != shown:
-                lines = shortened([*history, *added], _ANNOTATED)
-                annotations[HISTORY_ANNOTATION] = msgspec.json.encode(lines).decode()
-            body = {"metadata": {"annotations": annotations, "resourceVersion": metadata.resource_version}}
-            await self._api.patch(SCALED_OBJECT.path(*key), body)
-        self.own[metadata.uid] = OwnRecord(warned, tuple(shortened([*own.lines, *added], _ANNOTATED)))
-        about = ObjectReference.of(SCALED_OBJECT, metadata)
-        if warned is not None and timestamp(warned) != known:
-            since, suspend_at = timestamp(decision.idle_since), timestamp(decision.suspend_at)
-            message = _warning(since, suspend_at, at_least=decision.idle_at_least)
-            self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
-        if line is not None:
-            seen = self._scales.object_of(key[0], target) if self._scales is not None else None
-            self._announce_state([*own.lines, line], (SCALED_OBJECT, metadata), *([seen] if seen is not None else []))
-
-    async def _found(self, metadata: ObjectMeta, target: ScaleTargetRef, decision: Decision) -> OwnRecord:
-        """The record of a process before. That it is left alone is believed unless KEDA has set its replicas last."""
-        found, is_alone = _found(metadata.annotations, self._clock()), decision.answer.reason is DecisionReason.SET_BACK
-        last = set_back_of(found.lines) if is_alone else None
-        if last is None or self._scales is None:
-            return found
-        if _by(last, await self._scales.scaled_last_by(metadata.namespace, target)) is not None:
-            return found
-        return found._replace(lines=tuple(each for each in found.lines if not each.times))
-
-    async def _remove_wake_of_scaled_object(self, key: Key) -> None:
-        """Remove a ScaledObject's wake annotation once it has taken effect.
-
-        It has when KEDA gets 1 for the target and the target is scaled to 1. One that is set while its target is being
-        suspended stays, and counts from when it is suspended.
-        """
-        scaled_object = self._cluster.scaled_objects.get(*key)
-        if scaled_object and has_wake_annotation(scaled_object.metadata) and self._has_taken_effect(scaled_object):
-            await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
-
-    def _has_taken_effect(self, scaled_object: ScaledObject) -> bool:
-        entry = self._decision_cache.evaluation and self._decision_cache.evaluation.entries.get(
-            scaled_object.metadata.key
+        record = self._cluster.record_of(scaled_object) or await self._create_record(scaled_object)
+        if is_of_other_target(record, target):
+            body = {"metadata": {"uid": record.metadata.uid}, "spec": {"jobRef": job_ref(target)}}
+            await self._api.patch(SCALABLE_WORKLOAD.path(*record.metadata.key), body)
+            return
+        known, annotated = record, ScalableWorkloadStatus()
+        if not record.status.state:
+            annotated = annotated_status(metadata.annotations, self._clock())
+            known = msgspec.structs.replace(record, status=annotated)
+        status = as_json(annotated) | desired_status(
+            known,
+            decision.target,
+            None,
+            decision,
+            asked_by=str(Asker.of(metadata.annotations)),
+            now=self._clock(),
+            set_back=await self._set_back_of_scale(known, entry, decision),
+            permits_warning=partial(self._permits_warning, scaled_object),
         )
-        decisions = list(entry.triggers.values()) if entry else []
+        if await self._is_written(record, status):
+            seen = self._scales.object_of(metadata.namespace, target) if self._scales is not None else None
+            objects = [(SCALED_OBJECT, metadata), *([seen] if seen is not None else [])]
+            self._announce_changes(known.status, status, objects)
+        elif record.status.state and (old := old_annotations(metadata.annotations)):
+            await self._api.patch(SCALED_OBJECT.path(*metadata.key), {"metadata": {"annotations": old}})
+
+    async def _create_record(self, scaled_object: ScaledObject) -> ScalableWorkload:
+        """Raises: KubeError; 409 where it is there, and not seen yet."""
+        namespace = scaled_object.metadata.namespace
+        body = record_body(
+            scaled_object, is_taken=lambda name: self._cluster.scalable_workloads.get(namespace, name) is not None
+        )
+        return decode(ScalableWorkload, await self._api.create(SCALABLE_WORKLOAD.path(namespace), body))
+
+    async def _set_back_of_scale(
+        self, record: ScalableWorkload, entry: EvaluatedScaledObject, decision: Decision
+    ) -> SetBack | None:
+        pods = [each.started_at for each in entry.pods if each.is_member and each.started_at]
+        history, down_since = lines_of(record.status.history), min(pods, default=None)
+        found = next_set_back(history, decision, down_since=down_since, now=self._clock())
+        if found is None or self._scales is None:
+            return found
+        return _by(found, await self._scales.scaled_last_by(record.metadata.namespace, entry.target))
+
+    def _has_taken_effect(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject | None) -> bool:
+        """Whether its wake-up has taken effect: KEDA gets 1 for the target, and the target is scaled to 1.
+
+        One that is set while its target is being suspended stays, and counts from when it is suspended.
+        """
+        decisions = list(entry.triggers.values()) if entry is not None else []
         return bool(decisions) and all(map(_runs, decisions)) and not self._is_still_needed(scaled_object)
 
     def _is_still_needed(self, scaled_object: ScaledObject) -> bool:
         """Whether its target is scaled to 1, and yet only this annotation can activate its Workload."""
-        target = scaled_object.spec.scale_target_ref
-        if not is_scalable_workload(target):
-            return False
-        scalable = self._cluster.scalable_workloads.get(scaled_object.metadata.namespace, target.name)
+        scalable = self._cluster.target_of(scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref)
         return scalable is not None and state_of(self._cluster.situation(scalable)).phase is Phase.DEACTIVATED_BY_OTHER
 
     async def _remove_annotation(self, resource: Resource, metadata: ObjectMeta) -> None:
@@ -565,29 +543,11 @@ def _may_be_deactivated(workload: ObservedWorkload) -> bool:
     return workload.active and not workload.is_remote_copy
 
 
-def _found(annotations: Mapping[str, str], now: datetime) -> OwnRecord:
-    """The record of a process before, as far as it is believed: times that have passed, a state without words, and that
-    its suspension was set back, which leaves it alone for an hour at most: it may be written to evade the policy."""
-    warned, states = warned_at(annotations), {*CandidateState}
-    history = history_of(annotations)
-    found = [*[each for each in history[:-1] if each.times][-1:], *history[-1:]]
-    last = (HistoryLine(min(each.at, now), each.state, times=min(each.times, 2)) for each in found)
-    return OwnRecord(
-        warned if warned is not None and warned <= now else None, tuple(each for each in last if each.state in states)
-    )
-
-
 def _by(set_back: SetBack, client: str) -> SetBack | None:
     """None where KEDA has started it, as another trigger of the ScaledObject asks for it, or this scaler."""
     return None if client.startswith(("keda", "idle-gpu-scaler")) else set_back._replace(by=client)
 
 
-def _warns(decision: Decision) -> bool:
-    return decision.policy.warning is not None
-
-
-_ANNOTATED = 8
-"""Lines of history in an annotation."""
 _WAKE_PENDING = frozenset({Phase.DEACTIVATED_BY_OTHER, Phase.RESUMING, Phase.SUSPENDING, Phase.NO_WORKLOAD})
 
 
@@ -610,6 +570,10 @@ def _why(scalable: ScalableWorkload, decision: Decision | None) -> tuple[str, st
 def _warning(idle_since: str | None, suspend_at: str | None, *, at_least: bool) -> str:
     then = f"suspended at {suspend_at}" if suspend_at else "may be suspended for a pending Workload that needs them"
     return f"GPUs idle {'at least ' * at_least}since {idle_since}; {then}"
+
+
+def _prevailing(entry: EvaluatedScaledObject) -> Decision | None:
+    return prevailing(list(entry.triggers.values()))
 
 
 def _runs(decision: Decision) -> bool:

@@ -30,12 +30,12 @@ _WORTH_A_WRITE = (
 
 
 def selector_without_pods(scalable: ScalableWorkload) -> str:
-    """A label selector that is not empty and matches no pod.
+    """A label selector that is not empty and matches no pod; empty for a record, which nothing scales.
 
     The HorizontalPodAutoscaler that KEDA creates refuses an empty one, and refuses the pods' own one where another
     autoscaler already selects them.
     """
-    return f"idlegpu.io/scalable-workload={scalable.metadata.uid}"
+    return "" if scalable.is_record else f"idlegpu.io/scalable-workload={scalable.metadata.uid}"
 
 
 def desired_status(
@@ -56,14 +56,14 @@ def desired_status(
     Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
     it is the last of the process before, which KEDA may be acting on.
     """
-    times = _times(scalable, workload, decision, now=now, permits_warning=permits_warning)
+    times = _times(scalable, state, workload, decision, now=now, permits_warning=permits_warning)
     warned = datetime.fromisoformat(times["warnedAt"]) if times["warnedAt"] else None
     known, decided = scalable.status.history, decision if is_evaluated else None
     line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, set_back=set_back, now=now)
     return {
         "observedGeneration": scalable.metadata.generation,
         "replicas": state.admitted_replicas,
-        "selector": selector_without_pods(scalable),
+        "selector": selector_without_pods(scalable) or None,
         "phase": str(state.phase),
         **_binding(scalable.status, workload),
         **(_decided(decision) if is_evaluated else {}),
@@ -114,18 +114,17 @@ def _binding(status: ScalableWorkloadStatus, workload: ObservedWorkload | None) 
 
 def _times(
     scalable: ScalableWorkload,
+    state: TargetState,
     workload: ObservedWorkload | None,
     decision: Decision | None,
     *,
     now: datetime,
     permits_warning: Callable[[], bool],
 ) -> dict[str, str | None]:
-    status = scalable.status
-    suspended_at = (workload.suspended_at if workload else None) or status.suspended_at
-    resumed_at = status.resumed_at
+    status, suspended_at, resumed_at = scalable.status, state.suspended_at, scalable.status.resumed_at
     # At 0 an active Workload is one that Kueue has recreated, and that is about to be deactivated again.
-    is_active = workload is not None and workload.active and scalable.spec.replicas > 0
-    if is_active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
+    is_active = scalable.is_record or (workload is not None and workload.active)
+    if state.desired_replicas > 0 and is_active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
         resumed_at = now
     return {
         "suspendedAt": timestamp(suspended_at),
@@ -160,7 +159,7 @@ def warned_at(
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:
-    settled = _SETTLED.get(state.phase) == scalable.spec.replicas
+    settled = _SETTLED.get(state.phase) == state.desired_replicas
     return _condition(scalable, "Ready", settled, str(state.phase), state.message, now=now)
 
 

@@ -19,15 +19,15 @@ from scaler.kube.object_cache import Change, Index, Key, KubeObject, T
 from scaler.kube.objects.core import ObjectMeta, Pod
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, offers_shared
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 from scaler.targets import target_state
-from scaler.targets.scale_subresources import scalable_workload_ref
+from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.targets.switched_objects import not_served
 from scaler.targets.switches import Switch, observe_switched, switch_of
 from scaler.targets.target_state import ObservedTarget, WakeRequest
@@ -281,8 +281,17 @@ def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
 
 
 def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:
-    """Indexes by what it scales, and those that policies attached."""
-    return {"subject": lambda scalable: [scaled_by_key(scalable)], "policy": _by_policy}
+    """Indexes by what it scales, and those that policies attached; records by the uid of their ScaledObject."""
+    return {
+        "subject": lambda scalable: [] if scalable.is_record else [scaled_by_key(scalable)],
+        "policy": _by_policy,
+        "record": _by_recorded,
+    }
+
+
+def _by_recorded(scalable: ScalableWorkload) -> Iterable[Hashable]:
+    owner = scalable.metadata.controller_owner if scalable.is_record else None
+    return [] if owner is None else [owner.uid]
 
 
 def _by_policy(attached: KubeObject) -> Iterable[Hashable]:
@@ -343,6 +352,7 @@ class ClusterState:
     scaled_objects: ObjectLister[ScaledObject]
     """KEDA's, and what stands for one."""
     scalable_workloads: ObjectLister[ScalableWorkload]
+    """Those that are targets, and records by index."""
     workloads: ObjectLister[Workload]
     pods: ObjectLister[Pod]
     gpus: GpuResources
@@ -438,6 +448,24 @@ class ClusterState:
         found = self.scaled_objects.by_index("target", target)
         return next((each for each in found if each.resource == SCALED_OBJECT), next(iter(found), None))
 
+    def target_of(self, namespace: str, target: ScaleTargetRef) -> ScalableWorkload | None:
+        """The ScalableWorkload that is the target; None where that is of another kind, or not there."""
+        return self.scalable_workloads.get(namespace, target.name) if is_scalable_workload(target) else None
+
+    def record_of(self, scaled_object: ScaledObject) -> ScalableWorkload | None:
+        """The ScalableWorkload with the status of what it scales: the target, or the oldest of its records; None where
+        there is none."""
+        target = scaled_object.spec.scale_target_ref
+        if is_scalable_workload(target):
+            return self.scalable_workloads.get(scaled_object.metadata.namespace, target.name)
+        return min(
+            self.scalable_workloads.by_index("record", scaled_object.metadata.uid), key=_precedence, default=None
+        )
+
+    def has_records(self, namespace: str) -> bool:
+        """Whether the API server serves ScalableWorkloads there, as far as is known."""
+        return not isinstance(self.scalable_workloads.within(namespace).state, Absent)
+
     def scaled_object_key(self, namespace: str, name: str) -> Key:
         """The key of the ScaledObject of that name, else of the only one that scales what has that name, or its job."""
         if self.scaled_objects.get(namespace, name) is None:
@@ -449,8 +477,8 @@ class ClusterState:
 
     def _scaled_names(self, scaled: ScaledObject) -> set[str]:
         target = scaled.spec.scale_target_ref
-        scalable = self.scalable_workloads.get(scaled.metadata.namespace, target.name)
-        job = scalable.spec.job_ref if scalable is not None and target.kind == SCALABLE_WORKLOAD.kind else None
+        scalable = self.target_of(scaled.metadata.namespace, target)
+        job = scalable.spec.job_ref if scalable is not None else None
         return {target.name, *(() if job is None else (job.name,))}
 
     def scalers_of(self, workload: Workload) -> list[ScalableWorkload]:

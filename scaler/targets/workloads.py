@@ -30,7 +30,7 @@ from scaler.idleness.hooks import HookOutcome, HookRun
 from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import ObjectMeta, condition, is_true, stamp
 from scaler.kube.objects.gpu_pods import GpuResources
-from scaler.kube.objects.idlegpu import BeforeSuspendStatus, ScalableWorkload
+from scaler.kube.objects.idlegpu import BeforeSuspendStatus, Mark, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.targets import target_state
 from scaler.targets.target_state import Grant, Seeks, WakeCause, WakeRequest
@@ -42,20 +42,14 @@ EXCLUDE = "idlegpu.io/exclude"
 _FOR_GOOD = datetime.max.replace(tzinfo=UTC)
 OF_OWNERS = (WAKE_ANNOTATION, KEEP_UNTIL, KEEP_FOR, EXCLUDE, "idlegpu.io/asked-by", "idlegpu.io/owner")
 """Annotations that owners set, which are copied from a job to its ScaledObject."""
-WARNED_AT = "idlegpu.io/warned-at"
-"""On a ScaledObject whose target has no status of ours: when its owner was warned. Written by the leader."""
 ASKED_BY = "idlegpu.io/asked-by"
 """Who has set the annotations above, as the verbs write it. It is a claim: anybody who may set them may set it."""
-HISTORY_ANNOTATION = "idlegpu.io/history"
-"""On a ScaledObject whose target has no status of ours: the states that it was in. Written by the leader. JSON."""
-BEFORE_SUSPEND = "idlegpu.io/before-suspend"
-"""On a ScaledObject whose target has no status of ours: the last run of its hook. Written by the leader. JSON."""
 SUSPEND_AT = "idlegpu.io/suspend-at"
 """On a pod that asks for it by having it, empty: when its workload is going to be suspended. Written by the leader."""
 NOTIFY_ANNOTATION = "idlegpu.io/notify"
 """On a ScaledObject: targets of the settings that tell its owner, separated by commas."""
 MARK_PREFIX = "idlegpu.io/notified-"
-"""With the name of a target: up to which line it has notified. On what has the history. Written by the leader. JSON."""
+"""With the name of a notification target: its mark, where 0.1.0 has written it. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
 """On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
 _LONGEST_VALUE = 60
@@ -217,11 +211,6 @@ def wake_time(now: datetime) -> str:
     return stamp((now + timedelta(seconds=1, microseconds=-1)).replace(microsecond=0))
 
 
-def warned_at(annotations: Mapping[str, str]) -> datetime | None:
-    """None for what is no time, too: then the warning is given again."""
-    return instant_of(annotations.get(WARNED_AT, "").strip())
-
-
 # ---- how owners are notified
 
 
@@ -244,19 +233,13 @@ NO_TARGETS = NotifyTargets()
 """Nothing tells owners."""
 
 
-class Mark(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The newest line of its history that a target has accepted a message of, and when it has."""
-
-    at: datetime
-    state: str
-    delivered_at: datetime
-
-    def text(self) -> str:
-        return msgspec.json.encode(self).decode()
+def marks_of(scalable: ScalableWorkload) -> dict[str, Mark]:
+    """The marks by notification target, also those that 0.1.0 has written."""
+    return annotated_marks(scalable.metadata.annotations) | scalable.status.notified
 
 
-def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
-    """The marks by target. One that cannot be read is none: a message twice is better than none."""
+def annotated_marks(annotations: Mapping[str, str]) -> dict[str, Mark]:
+    """Those that 0.1.0 has written. One that cannot be read is none: a message twice is better than none."""
     found = {}
     for key, value in annotations.items():
         if key.startswith(MARK_PREFIX):
@@ -269,14 +252,11 @@ def marks_of(annotations: Mapping[str, str]) -> dict[str, Mark]:
     return found
 
 
-def notified_at(
-    annotations: Mapping[str, str], warned_at: datetime | None, targets: Collection[str]
-) -> datetime | None:
+def notified_at(marks: Mapping[str, Mark], warned_at: datetime | None, targets: Collection[str]) -> datetime | None:
     """When the first of the targets had notified the owner of the warning of `warned_at`; None where none has.
 
     A mark says so whose line is Warned and not older than the warning: one of an earlier warning is.
     """
-    marks = marks_of(annotations) if warned_at is not None and targets else {}
     delivered = (mark.delivered_at for name, mark in marks.items() if name in targets and _is_of(mark, warned_at))
     return min(delivered, default=None)
 
@@ -305,15 +285,6 @@ def hook_run_of(found: BeforeSuspendStatus | None) -> HookRun | None:
         message=found.message,
         saved_at=_in_utc(found.saved_at),
     )
-
-
-def annotated_hook_run(annotations: Mapping[str, str]) -> HookRun | None:
-    """The hook's run of a ScaledObject whose target has no status of ours."""
-    try:
-        text = annotations.get(BEFORE_SUSPEND, "")
-        return hook_run_of(msgspec.json.decode(text, type=BeforeSuspendStatus)) if text else None
-    except (*UNREADABLE, OverflowError):
-        return None
 
 
 # ---- what owners ask for

@@ -97,8 +97,8 @@ def is_told(stub: HttpStub, *wanted: str) -> Callable[[], Any]:
 
 
 async def is_marked(cluster: SmallCluster, state: str, target: str = "hook") -> bool:
-    annotations = (await cluster.scalable())["metadata"].get("annotations", {})
-    return f'"state":"{state}"' in annotations.get(f"idlegpu.io/notified-{target}", "")
+    marks = (await cluster.status()).get("notified", {})
+    return marks.get(target, {}).get("state") == state
 
 
 async def test_an_owner_reads_the_evidence_and_what_happens_when(cluster: SmallCluster, tmp_path: Path) -> None:

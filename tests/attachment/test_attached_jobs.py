@@ -43,7 +43,9 @@ async def program(cluster, **sections):
 
 
 async def names(cluster, resource):
-    return sorted(each["metadata"]["name"] for each in await cluster.all(resource))
+    """Without records."""
+    found = [each for each in await cluster.all(resource) if each["spec"].get("actuator") != "None"]
+    return sorted(each["metadata"]["name"] for each in found)
 
 
 async def attached(cluster):

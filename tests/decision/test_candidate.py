@@ -18,7 +18,7 @@ from scaler.decision.candidate import (
     HistoryLine,
     Return,
     candidate_state,
-    history_of,
+    lines_of,
     next_line,
     return_of,
     suspended_at,
@@ -34,7 +34,6 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.suspension.status import desired_status
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
-from scaler.targets.workloads import HISTORY_ANNOTATION
 
 S = CandidateState
 
@@ -274,11 +273,10 @@ def test_a_suspension_that_nobody_has_written_yet_is_not_the_one_before(
     assert found == [None if n is None else NOON + minutes(n) for n in (of_what_is_up, of_what_is_at_0)]
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[", "{}", "[" * 100_000, '[{"at": "2026-12-01T12:00:00", "state": "Suspended"}]']
-)
-def test_a_history_in_an_annotation_that_cannot_be_read_is_empty(text: str) -> None:
-    assert history_of({HISTORY_ANNOTATION: text}) == []
+@pytest.mark.parametrize("text", ["", "[", "[]", "[" * 100_000, '{"at": "2026-12-01T12:00:00", "state": "Suspended"}'])
+def test_a_line_that_cannot_be_read_is_left_out(text: str) -> None:
+    line = HistoryLine(at=NOON, state="Busy")
+    assert lines_of([text.encode(), msgspec.json.encode(line)]) == [line]
 
 
 # ------------------------------------------------------------------------------------------------- one life at random

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 from builders import LONG_AGO, NOON, TRUST, minutes
-from loops_builders import NAMESPACE, QUICK, TICK, Inhabitant, World, deployment, gang
+from loops_builders import NAMESPACE, QUICK, TICK, Inhabitant, World, deployment, gang, record, stamp
 from scripted_metrics import Metrics, ScriptedSource, during, gpu, vanish
 
 from scaler.decision.decision import Decision, Inactive
@@ -17,7 +17,6 @@ from scaler.errors import SourceError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.suspension.status import desired_status, is_worth_writing
-from scaler.targets.workloads import HISTORY_ANNOTATION
 
 WINDOW, WARM_UP = minutes(10), minutes(1)
 """Of QUICK."""
@@ -282,15 +281,12 @@ async def test_a_bound_stays_one_over_a_restart() -> None:
     assert (decision(fresh).idle_since, decision(fresh).idle_at_least) == bound
 
 
-HISTORY = f'[{{"at":"{ENDED:%Y-%m-%dT%H:%M:%SZ}","state":"Busy"}},{{"at":"2026-12-01T12:21:00Z","state":"Idle"}}]'
-
-
-async def test_the_history_of_a_scaled_object_is_its_record_and_gives_a_bound() -> None:
-    """A line begins a while after the work has ended."""
-    fresh = world_of(deployment("train", gpus=2, annotations={HISTORY_ANNOTATION: HISTORY}), [WORKS])
+async def test_the_record_of_a_scaled_object_is_believed_as_that_of_a_gang() -> None:
+    fresh = world_of(deployment("train", gpus=2), [WORKS])
+    fresh.cluster.scalable_workloads.put(record("train", idleSince=stamp(ENDED), idleAtLeast=True))
     fresh.evaluator.led_until = lambda: LAST
     await fresh.tick(LAST + TICK)
-    assert (decision(fresh).idle_since, decision(fresh).idle_at_least) == (ENDED + minutes(1), True)
+    assert (decision(fresh).idle_since, decision(fresh).idle_at_least) == (ENDED, True)
 
 
 FORGED = [NOON - minutes(10_000), LONG_AGO - TICK, LONG_AGO + minutes(2), ENDED, LAST - minutes(1), LAST + minutes(600)]
@@ -298,13 +294,13 @@ FORGED = [NOON - minutes(10_000), LONG_AGO - TICK, LONG_AGO + minutes(2), ENDED,
 
 @pytest.mark.parametrize("state", ["Idle", "Warned", "Busy", "?"])
 @pytest.mark.parametrize("at", FORGED)
-async def test_a_record_that_was_forged_suspends_nothing_and_keeps_nothing(at: datetime, state: str) -> None:
+async def test_a_history_of_0_1_0_that_was_forged_suspends_nothing_and_keeps_nothing(at: datetime, state: str) -> None:
     """It may only make it idle for longer than its samples show, and never for longer than it runs."""
     line = f'[{{"at":"{at:%Y-%m-%dT%H:%M:%SZ}","state":"{state}"}}]'
     for works, answer in (([WORKS], Inactive), ([(NOON, LAST + minutes(60))], None)):
         made = {}
         for forged in ("", line):
-            fresh = world_of(deployment("train", gpus=2, annotations={HISTORY_ANNOTATION: forged}), works)
+            fresh = world_of(deployment("train", gpus=2, annotations={"idlegpu.io/history": forged}), works)
             fresh.evaluator.led_until = lambda: LAST
             await fresh.tick(LAST + TICK)
             made[forged] = decision(fresh)

@@ -10,7 +10,7 @@ import pytest
 from builders import IDLE, NOON, a_target, minutes, observed, pending_pod, pod, policy, situation, verdict
 from hypothesis import given
 from hypothesis import strategies as st
-from loops_builders import World, deployment, gang, stamp
+from loops_builders import World, deployment, gang, record, stamp
 from msgspec import structs
 from scripted_metrics import Metrics, ScriptedSource, gpu
 
@@ -18,8 +18,8 @@ from scaler.decision.candidate import HistoryLine, waking_since
 from scaler.decision.gates import decide
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.kube.objects.core import Pod, PodSpec, PodStatus, decode
+from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.targets.target_state import Phase, TargetState, state_of, state_of_scale
-from scaler.targets.workloads import HISTORY_ANNOTATION
 
 LIMIT = minutes(40)
 """`warmUp` + `idleAfter` of the policy of the builders."""
@@ -223,6 +223,11 @@ async def test_a_rollout_that_is_stuck_names_the_new_pod_and_suspends_nothing() 
     assert world.answer("serve").message.startswith("1 of 2 GPU pods run: pod serve-new container main waits: Image")
 
 
+def waking(ago: int) -> ScalableWorkload:
+    """The record of one that was asked to run so many minutes ago."""
+    return record("serve", history=[{"at": stamp(NOON - minutes(ago)), "state": "Waking", "reason": "Starting"}])
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
@@ -233,8 +238,8 @@ async def test_a_rollout_that_is_stuck_names_the_new_pod_and_suspends_nothing() 
     ids=["another name", "a claim", "an init container"],
 )
 async def test_pods_whose_gpus_are_not_counted_are_found_and_named(spec: dict[str, Any], words: str) -> None:
-    asked = msgspec.json.encode([{"at": stamp(NOON - minutes(500)), "state": "Waking", "reason": "Starting"}]).decode()
-    world = world_of(deployment("serve", gpus=0, annotations={HISTORY_ANNOTATION: asked}))
+    world = world_of(deployment("serve", gpus=0))
+    world.cluster.scalable_workloads.put(waking(500))
     [found] = world.cluster.pods.items()
     status = PodStatus(phase="Running")
     world.cluster.pods.put(structs.replace(found, spec=decode(PodSpec, msgspec.json.encode(spec)), status=status))
@@ -244,9 +249,8 @@ async def test_pods_whose_gpus_are_not_counted_are_found_and_named(spec: dict[st
 
 async def test_a_deployment_without_pods_is_late_by_its_history() -> None:
     for ago, expected in ((1, "Active Starting"), (500, "Unknown NoGPUPods")):
-        line = {"at": stamp(NOON - minutes(ago)), "state": "Waking", "reason": "Starting"}
-        history = msgspec.json.encode([line]).decode()
-        world = world_of(deployment("serve", annotations={HISTORY_ANNOTATION: history}))
+        world = world_of(deployment("serve"))
+        world.cluster.scalable_workloads.put(waking(ago))
         world.cluster.pods.drop("serve-pod")
         assert await word(world) == expected
 

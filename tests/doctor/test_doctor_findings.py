@@ -14,7 +14,7 @@ from scaler.doctor.permissions import OPTIONAL, REQUIRED_RULES, RuleUser, attrib
 from scaler.doctor.verdicts import Gpus
 from scaler.idleness.pods import GpuPod, PodPhase
 from scaler.idleness.policy import Overrides, Reclaim
-from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.core import ObjectMeta, OwnerReference
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ReclaimPolicy, ScalableWorkload
 from scaler.kube.objects.keda import Lease, LeaseSpec, ScaledObject, Service
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
@@ -22,7 +22,7 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
 from scaler.kube.objects.resources import DEPLOYMENT, JOB_KINDS
 from scaler.reclaim.planner import ReclaimConfig, Unprotected
-from scaler.targets.workloads import HISTORY_ANNOTATION, NotifyTargets
+from scaler.targets.workloads import NotifyTargets
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 OK, WARN, FAIL = Severity.OK, Severity.WARN, Severity.FAIL
@@ -711,15 +711,13 @@ def judged(name, reason):
     return msgspec.structs.replace(scalable(name), status=status)
 
 
-def noted(name, reason, **more):
-    """The ScaledObject of a Deployment, with such a line in its history, and one before it."""
-    lines = [{"at": "2026-11-20T11:00:00Z", "state": "Unknown", "reason": "StaleSamples", "message": "before"}]
-    lines += [
-        {"at": "2026-11-20T11:30:00Z", "state": "Unknown", "reason": reason, "message": f"{name}: 0 of 1", **more}
-    ]
-    served, history = scaled_object(name, target="Deployment"), msgspec.json.encode(lines).decode()
-    metadata = msgspec.structs.replace(served.metadata, annotations={HISTORY_ANNOTATION: history})
-    return msgspec.structs.replace(served, metadata=metadata)
+def noted(name, reason):
+    """The record of a Deployment's ScaledObject of which the leader has written that."""
+    found = judged(name, reason)
+    owner = OwnerReference(kind="ScaledObject", name=name, uid=f"uid-{name}", controller=True)
+    metadata = msgspec.structs.replace(found.metadata, owner_references=(owner,))
+    spec = msgspec.structs.replace(found.spec, actuator="None")
+    return msgspec.structs.replace(found, metadata=metadata, spec=spec)
 
 
 WRITTEN = {
@@ -766,7 +764,7 @@ WRITTEN = {
         ],
     ),
     "left alone": (
-        [judged("a", "SetBack"), noted("b", "SetBack"), noted("c", "SetBack", times=1)],
+        [judged("a", "SetBack"), noted("b", "SetBack"), noted("c", "WarmingUp")],
         [
             (
                 "warn SetBack",
@@ -781,7 +779,7 @@ WRITTEN = {
 
 @pytest.mark.parametrize(("objects", "expected"), WRITTEN.values(), ids=WRITTEN.keys())
 def test_what_the_leader_cannot_judge_is_one_finding_for_each_reason(objects, expected):
-    """By the status of ScalableWorkloads, and by the newest line in the history of other ScaledObjects."""
+    """By the status of ScalableWorkloads, and of the records of other ScaledObjects."""
     found = [each for each in diagnose(facts(*objects, service()), NOW) if each.topic is Topic.SCALED_OBJECTS]
     bad = [each for each in found if each.severity is not OK]
     assert [

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from builders import NOON
 
 from scaler.decision.candidate import HistoryLine
+from scaler.kube.objects.idlegpu import Mark
 from scaler.notifications.notice import Notice, NotifiedWorkload
 from scaler.notifications.schedule import DeliveryLimits
 from scaler.notifications.senders import Content
-from scaler.targets.workloads import Mark
 from scaler.webhook import SendError
 
 TARGET = "chat"

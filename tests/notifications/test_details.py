@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from builders import NOON
-from loops_builders import World, gang
+from loops_builders import World, gang, scalable_workload
 from msgspec.structs import replace as changed
 from notifications.notification_builders import TARGET, line, notice
 from scripted_metrics import Metrics, ScriptedSource
@@ -21,7 +21,11 @@ def test_of_a_suspension_its_owner_is_told_why_and_since_when_its_gpus_were_idle
     quiet = changed(line("Suspended"), idle_since=NOON - timedelta(minutes=45), idle_at_least=True)
     suspended = replace(notice("Suspended"), line=quiet)
     scaled_object = world.cluster.scaled_objects.items()[0]
-    details = {suspended.id: reader.read(suspended, Source(scaled_object=scaled_object, scalable=None), NOON)}
+    details = {
+        suspended.id: reader.read(
+            suspended, Source(scaled_object=scaled_object, record=scalable_workload("train")), NOON
+        )
+    }
     told = content(Message(target=TARGET, owner="team-a", notices=(suspended,)), details)
     [shown] = told.json["notices"]  # type: ignore[misc]
     assert (shown["reason"], shown["idleSince"], shown["idleAtLeast"]) == ("GPUsIdle", "2026-12-01T11:15:00Z", True)

@@ -2,12 +2,15 @@
 
 from datetime import timedelta
 
+import msgspec
 import pytest
 from builders import NOON
 from notifications.notification_builders import TARGET, lines, told, workload
 
+from scaler.kube.objects.core import ObjectMeta
+from scaler.kube.objects.idlegpu import Mark, ScalableWorkload, ScalableWorkloadStatus
 from scaler.notifications.notice import Notice, is_notified, message_id, pending
-from scaler.targets.workloads import MARK_PREFIX, Mark, marks_of
+from scaler.targets.workloads import MARK_PREFIX, marks_of
 
 LONG_AGO = NOON - timedelta(days=1)
 
@@ -68,15 +71,19 @@ def test_a_warning_that_stands_is_told_however_old_it_is() -> None:
     assert not [*pending(over, TARGET, not_before=NOON + timedelta(hours=6))]
 
 
-def test_marks_survive_the_api_and_what_cannot_be_read_is_none() -> None:
-    mark = Mark(at=NOON, state="Warned", delivered_at=NOON + timedelta(seconds=61))
+def test_marks_are_in_the_status_and_those_of_0_1_0_count_until_there_is_one() -> None:
+    old, new = (Mark(at=NOON, state="Warned", delivered_at=NOON + timedelta(seconds=n)) for n in (61, 62))
+    text = msgspec.json.encode(old).decode()
     annotations = {
-        MARK_PREFIX + "chat": mark.text(),
+        MARK_PREFIX + "chat": text,
         MARK_PREFIX + "mail": "{",
         MARK_PREFIX + "pager": '{"at": "2026-11-20T12:00:00", "state": "Warned", "deliveredAt": "2026-11-20T12:00:00"}',
-        "idlegpu.io/other": mark.text(),
+        MARK_PREFIX + "hook": text,
+        "idlegpu.io/other": text,
     }
-    assert marks_of(annotations) == {"chat": mark}
+    status = ScalableWorkloadStatus(notified={"hook": new})
+    found = marks_of(ScalableWorkload(ObjectMeta(annotations=annotations), status=status))
+    assert found == {"chat": old, "hook": new}
 
 
 def test_ids_are_the_same_in_every_process_and_differ_otherwise() -> None:

@@ -23,8 +23,8 @@ from scaler.notifications.message import Details
 from scaler.notifications.senders import Content
 from scaler.notifications.workloads import NotifiedWorkloads
 from scaler.targets.owners import OWNER, Owners
-from scaler.targets.workloads import MARK_PREFIX, NotifyTargets
 from scaler.targets.workloads import NOTIFY_ANNOTATION as NOTIFY
+from scaler.targets.workloads import NotifyTargets
 from scaler.webhook import SendError
 
 OWNERS, TARGETS = Owners(labels=("team",)), NotifyTargets(names=(TARGET,), default=(TARGET,))
@@ -49,7 +49,7 @@ class Leader:
     def __init__(self, one: Replica, receiver: Receiver, *, api: PatchApi | None = None) -> None:
         self.replica, self.receiver, self.observer = one, receiver, Observer()
         self.clock = VirtualClock(NOON)
-        self.workloads = NotifiedWorkloads(one.copies, OWNERS, TARGETS, one.reconciler.own)
+        self.workloads = NotifiedWorkloads(one.copies, OWNERS, TARGETS)
         self.controller = NotificationController(
             api or one.transport,
             self.workloads,
@@ -96,8 +96,7 @@ async def test_each_state_is_told_once_in_order(cluster: SmallCluster) -> None:
             await ours.ticks(second)
         assert ours.receiver.states == [["Warned"], ["Suspended", "Waking"]]
         assert ours.observer.outcomes == ["delivered", "delivered"]
-        marks = (await cluster.scalable())["metadata"]["annotations"]
-        assert '"state":"Waking"' in marks[MARK_PREFIX + TARGET]
+        assert (await cluster.status())["notified"][TARGET]["state"] == "Waking"
 
 
 async def test_another_leader_repeats_nothing_and_loses_nothing(cluster: SmallCluster) -> None:
@@ -225,7 +224,7 @@ async def test_a_mark_that_cannot_be_written_is_written_later(cluster: SmallClus
         assert ours.receiver.states == [["Warned"]]
         api.is_down = False
         await ours.ticks(90)
-        assert MARK_PREFIX + TARGET in (await cluster.scalable())["metadata"]["annotations"]
+        assert TARGET in (await cluster.status())["notified"]
 
 
 async def test_owners_and_targets_are_as_annotated(cluster: SmallCluster) -> None:
@@ -306,7 +305,7 @@ def forged(*states: str) -> str:
     return json.dumps([{"at": timestamp(NOON), "state": each, **words} for each in states])
 
 
-async def test_a_deployment_has_its_history_and_its_mark_on_its_scaled_object(cluster: SmallCluster) -> None:
+async def test_a_deployment_has_its_history_and_its_mark_in_its_record(cluster: SmallCluster) -> None:
     await serves(cluster)
     async with replica(cluster) as one:
         one.reconciler._clock = lambda: NOON
@@ -317,9 +316,9 @@ async def test_a_deployment_has_its_history_and_its_mark_on_its_scaled_object(cl
         await ours.ticks(61)
     assert ours.receiver.states == [["Suspended"]]
     assert f"Deployment {NAMESPACE_NAME}/serve is suspended" in ours.receiver.got[0].subject
-    found = (await cluster.read(SCALED_OBJECT, "serve"))["metadata"]["annotations"]
-    assert MARK_PREFIX + TARGET in found
-    assert [each["state"] for each in json.loads(found[HISTORY])] == ["Busy", "Suspended"]
+    found = (await cluster.read(SCALABLE_WORKLOAD, "serve"))["status"]
+    assert found["notified"][TARGET]["state"] == "Suspended"
+    assert [each["state"] for each in found["history"]] == ["Busy", "Suspended"]
 
 
 async def test_no_message_is_made_of_a_history_that_a_tenant_may_have_written(cluster: SmallCluster) -> None:

@@ -25,8 +25,8 @@ from scaler.decision.gates import decide
 from scaler.idleness.policy import Limit, Overrides, PerPeriod, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust
-from scaler.kube.objects.core import decode
-from scaler.kube.objects.idlegpu import GrantStatus, ScalableWorkload
+from scaler.kube.objects.core import decode, without_defaults
+from scaler.kube.objects.idlegpu import GrantStatus, Mark, ScalableWorkload
 from scaler.notifications.notice import NotifiedWorkload, pending
 from scaler.reclaim.budget import BudgetedWorkload, budget_check
 from scaler.reclaim.candidates import is_idle
@@ -34,7 +34,7 @@ from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, names_of
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
-from scaler.targets.workloads import MARK_PREFIX, Mark, grant_of, marks_of, notified_at
+from scaler.targets.workloads import grant_of, notified_at
 
 LENGTH, WARNING, GRANTED_FOR, PERIOD, POLLED_EVERY = 10, 6, 8, 40, 3
 HELD = LENGTH + WARNING
@@ -99,8 +99,8 @@ class Life:
         )
 
     def state(self, now: int) -> TargetState:
-        state, annotations = state_of(self.situation(now)), self.scalable.metadata.annotations
-        told = notified_at(annotations, state.warned_at, TOLD_BY)
+        state = state_of(self.situation(now))
+        told = notified_at(self.scalable.status.notified, state.warned_at, TOLD_BY)
         return replace(state, notified_by=TOLD_BY, notified_at=told)
 
     def verdict(self, now: int, read_since: int, *, is_source_up: bool) -> WorkloadVerdict | None:
@@ -130,11 +130,6 @@ class Life:
 
     def scale(self, replicas: int) -> None:
         self.scalable = structs.replace(self.scalable, spec=structs.replace(self.scalable.spec, replicas=replicas))
-
-    def annotate(self, key: str, value: str) -> None:
-        metadata = self.scalable.metadata
-        changed = structs.replace(metadata, annotations={**metadata.annotations, key: value})
-        self.scalable = structs.replace(self.scalable, metadata=changed)
 
 
 names = st.sampled_from(NAMES)
@@ -245,7 +240,6 @@ class LivesUnderBudgets(RuleBasedStateMachine):
     def tell(self, life: Life, target: str) -> None:
         """What is pending is accepted, and marked."""
         history = tuple(msgspec.json.decode(each, type=HistoryLine) for each in life.scalable.status.history)
-        marks = marks_of(life.scalable.metadata.annotations)
         told = NotifiedWorkload(
             namespace="demo",
             name=life.name,
@@ -255,12 +249,12 @@ class LivesUnderBudgets(RuleBasedStateMachine):
             owner="team",
             targets=TOLD_BY,
             lines=history,
-            marks=marks,
+            marks=life.scalable.status.notified,
         )
         lines = [each.line for each in pending(told, target, not_before=at(self.now) - timedelta(hours=6))]
         if lines:
             mark = Mark(at=lines[-1].at, state=lines[-1].state, delivered_at=at(self.now))
-            life.annotate(MARK_PREFIX + target, mark.text())
+            life.write({"notified": without_defaults({**life.scalable.status.notified, target: mark})})
             life.told += [(minute_of(each.at), self.now) for each in lines if each.state == "Warned"]
 
     def poll(self, life: Life) -> None:

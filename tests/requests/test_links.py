@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 from builders import NOON
 from itsdangerous import URLSafeTimedSerializer
+from loops_builders import scalable_workload
 from notifications.notification_builders import TARGET, line, workload
 from reporting.test_http_tls import views
 from small_cluster import NAME, SmallCluster, until
@@ -90,7 +91,9 @@ async def served(cluster: SmallCluster, folder: Path, clock: VirtualClock) -> As
         links = Links(replace(config, base_url=f"http://127.0.0.1:{port}"))
         (scaled_object,) = one.copies.scaled_objects.items()
         try:
-            yield Site(cluster, links, clock, Source(scaled_object=scaled_object, scalable=None), policies)
+            yield Site(
+                cluster, links, clock, Source(scaled_object=scaled_object, record=scalable_workload("mine")), policies
+            )
         finally:
             await server.stop()
 

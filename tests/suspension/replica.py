@@ -90,12 +90,11 @@ class Replica:
 
     async def is_current(self) -> bool:
         """Whether the copies hold what the API holds, and of pods what is kept of them."""
-        copies = self.reflectors
-        for copy in (copies.scalable_workloads, copies.workloads, copies.pods, copies.scaled_objects):
+        for copy in self.reflectors.all:
             there = {
                 each["metadata"]["name"]: each["metadata"]["resourceVersion"]
                 for each in await self.kube.all(copy.resource)
-                if copy is not copies.pods or _KEPT(decode(Pod, msgspec.json.encode(each)))
+                if copy is not self.reflectors.pods or _KEPT(decode(Pod, msgspec.json.encode(each)))
             }
             if there != {each.metadata.name: each.metadata.resource_version for each in copy.items()}:
                 return False

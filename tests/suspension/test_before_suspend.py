@@ -15,6 +15,7 @@ from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
 from suspension.replica import TARGET, Replica, replica
 from virtual_clock import VirtualClock, settle
 
+from scaler.decision.annotated_status import annotated_status
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
 from scaler.decision.gates import decide
@@ -23,13 +24,14 @@ from scaler.idleness.hooks import HookOutcome, HookRun, OnFailure
 from scaler.idleness.policy import Overrides, Reclaim
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.resources import DEPLOYMENT, SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.kube.writes import LeaderApi
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import SUCCEEDED, HookCall, HookConfig, HookKind, HookProgress, WebhookHook
+from scaler.targets.records import record_body
 from scaler.targets.target_state import TargetState
-from scaler.targets.workloads import BEFORE_SUSPEND, annotated_hook_run, hook_run_of
+from scaler.targets.workloads import hook_run_of
 from scaler.webhook import Receiver
 
 PENDING = HookProgress(outcome=None, message="it answers HTTP 500")
@@ -95,7 +97,7 @@ class Leader:
         """The evaluator decides, after so many seconds, and the loop has its turn."""
         await self.clock.advance(after_s)
         await until(self.one.is_current)
-        made = self.decided(quiet_for, missing, self.record(name, target), grant, given)
+        made = self.decided(quiet_for, missing, self.record(name), grant, given)
         before = self.decision_cache.evaluation.entries if self.decision_cache.evaluation else {}
         entry = EvaluatedScaledObject(target=target, triggers={Overrides(): made})
         entries = {**before, (NAMESPACE_NAME, name): entry}
@@ -117,13 +119,11 @@ class Leader:
         target: TargetState = a_target(hook_run=run, grant=grant)
         return decide(target, seen, policy=policy(**{**HOOK, **given}), now=now)
 
-    def record(self, name: str = NAME, target: ScaleTargetRef = TARGET) -> HookRun | None:
+    def record(self, name: str = NAME) -> HookRun | None:
         """As the copies have it."""
-        if target == TARGET:
-            scalable = self.one.copies.scalable_workloads.get(NAMESPACE_NAME, name)
-            return hook_run_of(scalable.status.before_suspend) if scalable is not None else None
         found = self.one.copies.scaled_objects.get(NAMESPACE_NAME, name)
-        return annotated_hook_run(found.metadata.annotations) if found is not None else None
+        record = self.one.copies.record_of(found) if found is not None else None
+        return hook_run_of(record.status.before_suspend) if record is not None else None
 
     async def status(self) -> Any:
         return (await self.cluster.status()).get("beforeSuspend")
@@ -344,21 +344,23 @@ async def test_a_hook_that_breaks_has_failed(leader: Leader) -> None:
 
 
 async def deployment(cluster: SmallCluster, name: str) -> ScaleTargetRef:
-    """A ScaledObject of a Deployment."""
+    """A ScaledObject of a Deployment, and its record."""
     target = {"apiVersion": DEPLOYMENT.api_version, "kind": DEPLOYMENT.kind, "name": name}
     triggers = [{"type": "external", "metadata": {"scalerAddress": "scaler:9090", **TRIGGER}}]
     spec = {"scaleTargetRef": target, "triggers": triggers}
-    await cluster.create(SCALED_OBJECT, {"metadata": {"name": name}, "spec": spec})
+    made = await cluster.create(SCALED_OBJECT, {"metadata": {"name": name}, "spec": spec})
+    scaled_object = decode(ScaledObject, json.dumps(made).encode())
+    await cluster.create(SCALABLE_WORKLOAD, record_body(scaled_object, is_taken=lambda _: False))
     return ScaleTargetRef(api_version=DEPLOYMENT.api_version, kind=DEPLOYMENT.kind, name=name)
 
 
-async def test_of_any_other_target_the_run_stands_on_its_scaled_object(leader: Leader, cluster: SmallCluster) -> None:
+async def test_of_any_other_target_the_run_stands_in_its_record(leader: Leader, cluster: SmallCluster) -> None:
     target = await deployment(cluster, "web")
     leader.hook.answers = [SUCCEEDED]
     await leader.tick(target=target, name="web")
     await leader.tick(target=target, name="web", after_s=15)
-    found = json.loads((await cluster.read(SCALED_OBJECT, "web"))["metadata"]["annotations"][BEFORE_SUSPEND])
-    assert found == {
+    found = (await cluster.read(SCALABLE_WORKLOAD, "web"))["status"]["beforeSuspend"]
+    assert {key: value for key, value in found.items() if value} == {
         "hook": "checkpoint",
         "startedAt": NOW,
         "endedAt": LATER,
@@ -410,8 +412,9 @@ async def test_victims_of_plans_come_first_and_no_more_run_than_there_are_places
     "text",
     ["", "no JSON", "[]", '{"hook": "checkpoint"}', '{"hook": "h", "startedAt": "2026-12-01T12:00:00", "outcome": ""}'],
 )
-def test_a_record_that_cannot_be_read_is_none(text: str) -> None:
-    assert annotated_hook_run({BEFORE_SUSPEND: text}) is None
+def test_a_run_of_0_1_0_that_cannot_be_read_is_none(text: str) -> None:
+    found = annotated_status({"idlegpu.io/before-suspend": text}, NOON)
+    assert hook_run_of(found.before_suspend) is None
 
 
 def test_a_record_with_an_outcome_that_nobody_knows_is_none() -> None:

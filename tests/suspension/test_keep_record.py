@@ -19,7 +19,7 @@ from scaler.kube.objects.resources import CONFIG_MAP, SCALED_OBJECT
 from scaler.suspension import keep_record
 from scaler.suspension.keep_record import KeepRecord
 from scaler.suspension.keeps import WEEK, Keep
-from scaler.suspension.reconciler import OwnRecord, SuspensionReconciler
+from scaler.suspension.reconciler import SuspensionReconciler
 
 UNTIL, KEEPS, BY = "idlegpu.io/keep-until", "idlegpu.io/keeps", "idlegpu.io/asked-by"
 PLACE = "default", "idle-gpu-scaler-keeps"
@@ -140,12 +140,3 @@ async def test_of_uses_at_the_same_time_each_counts(cluster, leader) -> None:
     found = await asyncio.gather(*(reconciler._settled(ours.metadata.key, each, "it", limit) for each in metas))
     assert sorted(bool(each.refused) for each in found) == [False, False, True, True]
     assert len(await record(leader).of(ours.metadata.key)) == 2
-
-
-async def test_of_a_scaled_object_that_is_gone_nothing_is_remembered(cluster, leader) -> None:
-    await cluster.is_scaled_by({})
-    async with leader.leads():
-        [ours] = leader.copies.scaled_objects.items()
-        leader.reconciler.own[ours.metadata.uid] = OwnRecord(None, ())
-        await cluster.delete(SCALED_OBJECT, NAME)
-        await until(lambda: not leader.reconciler.own)

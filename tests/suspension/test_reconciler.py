@@ -391,7 +391,7 @@ async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
     assert "warnedAt" not in await running.status()
 
 
-async def test_the_owner_of_a_deployment_is_warned_by_an_annotation_and_an_event_once(cluster, leader):
+async def test_the_owner_of_a_deployment_is_warned_in_its_record_and_by_an_event_once(cluster, leader):
     deployment = ScaleTargetRef(name="notebook")
     body = {"scaleTargetRef": {"name": "notebook"}, "triggers": []}
     await cluster.create(SCALED_OBJECT, {"metadata": {"name": "notebook"}, "spec": body})
@@ -406,8 +406,7 @@ async def test_the_owner_of_a_deployment_is_warned_by_an_annotation_and_an_event
         leader.decides(made, target=deployment, name="notebook")
         await until(leader.is_current)
         await reconciler.reconcile_scaled_object(("demo", "notebook"))
-        annotations = (await cluster.read(SCALED_OBJECT, "notebook"))["metadata"].get("annotations", {})
-        return annotations.get("idlegpu.io/warned-at")
+        return (await cluster.read(SCALABLE_WORKLOAD, "notebook"))["status"].get("warnedAt")
 
     assert await decides(soon, at(-300)) is None, "5 of 30 minutes: not yet"
     warned_at = await decides(soon, at(-700))
@@ -417,9 +416,9 @@ async def test_the_owner_of_a_deployment_is_warned_by_an_annotation_and_an_event
     assert idle == "Idle: not long enough"
     assert warned.startswith("SuspendSoon: GPUs idle since 2026-12-01T11:48:20Z; suspended at ")
     assert await decides(ACTIVE, None) is None, "it worked again"
-    annotations = (await cluster.read(SCALED_OBJECT, "notebook"))["metadata"]["annotations"]
-    history = json.loads(annotations["idlegpu.io/history"])
-    assert [each["state"] for each in history] == ["Idle", "Warned", "Busy"]
+    record = await cluster.read(SCALABLE_WORKLOAD, "notebook")
+    assert [each["state"] for each in record["status"]["history"]] == ["Idle", "Warned", "Busy"]
+    assert record["spec"]["jobRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "notebook"}
 
 
 @pytest.mark.parametrize(

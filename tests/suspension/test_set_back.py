@@ -21,7 +21,6 @@ from switched_kinds import definition, notebook
 
 from scaler.decision.candidate import (
     HistoryLine,
-    history_of,
     lines_of,
     next_line,
     next_set_back,
@@ -44,13 +43,15 @@ from scaler.targets import scale_subresources
 from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.switches import NOTEBOOK_STOPPED
 from scaler.targets.target_state import Phase, SetBack, WakeCause, WakeRequest
-from scaler.targets.workloads import HISTORY_ANNOTATION, WAKE_ANNOTATION
+from scaler.targets.workloads import WAKE_ANNOTATION
 
 QUICK = {"idleAfter": "10m", "warmUp": "1m"}
 TRUST = Trust(interval=TICK)
 KEY = NAMESPACE_NAME, NAME
 HOUR = minutes(60)
 RUNS = "WarmingUp", "IdleNotLongEnough"
+HISTORY = "idlegpu.io/history"
+"""An annotation of 0.1.0."""
 
 
 class Story:
@@ -269,9 +270,6 @@ class DeploymentStory(NotebookStory):
     async def scale(self, replicas: int) -> None:
         await self.cluster.change(DEPLOYMENT, NAME, {"spec": {"replicas": replicas}}, "scale")
 
-    async def history(self) -> list[HistoryLine]:
-        return history_of((await self.cluster.read(SCALED_OBJECT, NAME))["metadata"].get("annotations", {}))
-
     def pod(self) -> dict[str, Any]:
         return {**super().pod(), "metadata": {"name": "worker-0", "labels": {"app": NAME}}}
 
@@ -314,9 +312,11 @@ WAYS: dict[str, tuple[type[Story], Way]] = {
 
 
 @asynccontextmanager
-async def told(cluster: SmallCluster, leader: Replica, kind: type[Story]) -> AsyncIterator[Story]:
+async def told(cluster: SmallCluster, leader: Replica, kind: type[Story], **annotations: str) -> AsyncIterator[Story]:
     story = kind(cluster, leader)
     await story.begins()
+    for key, value in annotations.items():
+        await cluster.annotate(SCALED_OBJECT, NAME, key, value)
     try:
         await story.passes(0)
         yield story
@@ -385,38 +385,33 @@ async def test_an_operator_is_so_quick_that_nobody_sees_it_at_0(cluster, leader)
 
 
 async def test_what_a_tenant_writes_leaves_nothing_alone(cluster, leader) -> None:
-    """The leader writes again what it knows, and of what it finds at first believes no more than an hour."""
+    """What 0.1.0 wrote in annotations counts once, for an hour at most; the next leader finds them removed."""
     forged = {"at": stamp(NOON), "state": "Waking", "reason": "SetBack", "times": 99}
     async with told(cluster, leader, DeploymentStory) as story:
         await story.passes(12)
         assert story.reason == "GPUsIdle"
         later = forged | {"at": stamp(story.now)}
-        await cluster.annotate(SCALED_OBJECT, NAME, HISTORY_ANNOTATION, json.dumps([later]))
-        await story.passes(0)
-        assert story.reason == "GPUsIdle"
-        await cluster.annotate(SCALED_OBJECT, NAME, HISTORY_ANNOTATION, json.dumps([later]))
-        story.restarts()
+        for _ in range(2):
+            await cluster.annotate(SCALED_OBJECT, NAME, HISTORY, json.dumps([later]))
+            await story.passes(0)
+            assert story.reason == "GPUsIdle"
+            assert HISTORY not in (await cluster.read(SCALED_OBJECT, NAME))["metadata"].get("annotations", {})
+            story.restarts()
+
+
+async def test_the_annotations_of_0_1_0_are_read_once(cluster, leader) -> None:
+    alone = {"at": stamp(NOON), "state": "Waking", "reason": "SetBack", "message": "words of a tenant", "times": 99}
+    async with told(cluster, leader, DeploymentStory, **{HISTORY: json.dumps([alone])}) as story:
         await story.passes(12)
-        assert story.reason == "SetBack", "a leader before it may have written that"
+        assert story.reason == "SetBack"
         assert story.decided.suspend_at is not None
-        assert story.decided.suspend_at <= story.now + HOUR
-        await story.passes(61)
-        assert story.reason == "GPUsIdle"
-
-
-@pytest.mark.parametrize(("writer", "is_believed"), [("keda", False), ("idle-gpu-scaler", False), ("manager", True)])
-async def test_a_forged_mark_does_not_outlive_the_leader_where_keda_has_set_the_replicas(
-    cluster, leader, writer: str, is_believed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scale_subresources, "last_writer", lambda _raw, _field: writer)
-    async with told(cluster, leader, DeploymentStory) as story:
-        await story.passes(12)
-        forged = {"at": stamp(story.now), "state": "Waking", "reason": "SetBack", "times": 2}
-        await cluster.annotate(SCALED_OBJECT, NAME, HISTORY_ANNOTATION, json.dumps([forged]))
+        assert story.decided.suspend_at <= NOON + HOUR
+        assert "tenant" not in str(await story.history())
         story.restarts()
         await story.passes(2)
-        assert (story.reason == "SetBack") is is_believed
-        assert any(each.times for each in await story.history()) is is_believed
+        assert story.reason == "SetBack", "it is in the record"
+        await story.passes(61)
+        assert story.reason == "GPUsIdle"
 
 
 async def test_a_new_leader_counts_on_though_keda_has_suspended_it_meanwhile(

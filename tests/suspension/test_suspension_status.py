@@ -52,7 +52,8 @@ def status(
 ) -> dict[str, Any]:
     """The desired status of a ScalableWorkload and Workload as they stand, with both GPU pods running."""
     scalable = scalable or scalable_workload()
-    state = state_of(situation(workload, desired=scalable.spec.replicas, **changes))
+    known = {"desired": scalable.spec.replicas, "suspended_at": scalable.status.suspended_at}
+    state = state_of(situation(workload, **known, **changes))
     return desired_status(scalable, state, workload, of, now=now)
 
 

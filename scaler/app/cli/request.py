@@ -31,7 +31,7 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Reso
 from scaler.kube.transport import KubeTransport
 from scaler.suspension.keeps import KEEPS_ANNOTATION
 from scaler.targets.scale_subresources import is_scalable_workload
-from scaler.targets.workloads import ASKED_BY, EXCLUDE, HISTORY_ANNOTATION, KEEP_UNTIL, WAKE_ANNOTATION
+from scaler.targets.workloads import ASKED_BY, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -86,17 +86,26 @@ def run_history(client: ScalerClient, name: str) -> int:
     """Raises: ScalerError."""
 
     async def read(kube: KubeTransport, found: ScaledObject) -> Json:
-        target, metadata = found.spec.scale_target_ref, found.metadata
-        if is_scalable_workload(target):
-            body = msgspec.json.decode(await kube.get(SCALABLE_WORKLOAD.path(metadata.namespace, target.name)))
-            lines = (body.get("status") or {}).get("history") or []
-        else:
-            lines = _decoded(metadata.annotations.get(HISTORY_ANNOTATION, "[]"))
-        keeps = _decoded(metadata.annotations.get(KEEPS_ANNOTATION, "[]"))
+        record = await _record_of(kube, found)
+        lines = [msgspec.json.decode(each) for each in record.status.history] if record is not None else []
+        keeps = _decoded(found.metadata.annotations.get(KEEPS_ANNOTATION, "[]"))
         return {"workload": _words(found), "history": lines, "keeps": keeps}
 
     client.show(_with(client, name, read), _render_history)
     return 0
+
+
+async def _record_of(kube: KubeTransport, found: ScaledObject) -> ScalableWorkload | None:
+    """The ScalableWorkload with the status of what it scales; None where there is none yet. Raises: KubeError."""
+    target, namespace = found.spec.scale_target_ref, found.metadata.namespace
+    if is_scalable_workload(target):
+        return decode(ScalableWorkload, await kube.get(SCALABLE_WORKLOAD.path(namespace, target.name)))
+    async for page in kube.list_pages(SCALABLE_WORKLOAD.path(namespace)):
+        for each in (decode(ScalableWorkload, body) for body in page.items or ()):
+            owner = each.metadata.controller_owner
+            if each.is_record and owner is not None and owner.uid == found.metadata.uid:
+                return each
+    return None
 
 
 def _decoded(text: str) -> list[Json]:

@@ -30,7 +30,7 @@ class ScalableWorkloadSpec(Struct, frozen=True):
     workload_ref: WorkloadRef | None = None
     job_ref: JobRef | None = None
     actuator: str = "KEDA"
-    """Who changes `replicas`: KEDA, or Direct for the leader itself."""
+    """Who changes `replicas`: KEDA, or Direct for the leader itself; None for one that only has a status."""
     trigger_metadata: dict[str, str] = field(default_factory=dict)
     """What a ScaledObject's trigger would say, of one that is scaled directly."""
 
@@ -79,6 +79,14 @@ class BeforeSuspendStatus(Struct, frozen=True):
     saved_at: datetime | None = None
 
 
+class Mark(Struct, frozen=True):
+    """The newest line of a history that a notification target has accepted a message of, and when it has."""
+
+    at: datetime
+    state: str
+    delivered_at: datetime
+
+
 class ScalableWorkloadStatus(Struct, frozen=True):
     observed_generation: int = 0
     replicas: int = 0
@@ -103,15 +111,23 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     state: str = ""
     history: tuple[Raw, ...] = ()
     """The states before, the newest last, as they stand in the API."""
+    notified: dict[str, Mark] = field(default_factory=dict)
+    """Up to which line each notification target has notified its owner."""
     before_suspend: BeforeSuspendStatus | None = None
     grant: GrantStatus | None = None
     reallocation: ReallocationStatus | None = None
 
 
 class ScalableWorkload(Struct, frozen=True):
+    """With actuator None it is a record: the status of what a ScaledObject scales that has no status of ours."""
+
     metadata: ObjectMeta
     spec: ScalableWorkloadSpec = ScalableWorkloadSpec()
     status: ScalableWorkloadStatus = ScalableWorkloadStatus()
+
+    @property
+    def is_record(self) -> bool:
+        return self.spec.actuator == "None"
 
 
 # --------------------------------------------------------------------------------------------------- ReclaimPolicy

@@ -18,7 +18,6 @@ from scaler.idleness.remote import JudgedBy, judged_by
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import OfferedWorkload, OfferPolicy
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import is_scalable_workload
 
 
 def judged_workloads(evaluation: Evaluation | None, cluster: ClusterState) -> Mapping[str, Sequence[OfferedWorkload]]:
@@ -37,9 +36,7 @@ def _scaled(evaluation: Evaluation, cluster: ClusterState) -> Iterator[tuple[Wor
     """In the order of ScaledObjects, so that of several for one Workload it is always the same that counts."""
     for key in sorted(evaluation.entries):
         entry = evaluation.entries[key]
-        scalable = (
-            cluster.scalable_workloads.get(key[0], entry.target.name) if is_scalable_workload(entry.target) else None
-        )
+        scalable = cluster.target_of(key[0], entry.target)
         workload = cluster.workload_of(scalable) if scalable is not None else None
         if workload is not None and workload.status.cluster_name and workload.spec.active and entry.triggers:
             yield workload, max(entry.triggers.values(), key=_strictness).policy

@@ -55,7 +55,6 @@ from scaler.reporting.page.workloads import (
     line_of,
 )
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import is_scalable_workload
 
 _IN_SHORT = 10
 """Lines of each list on the overview."""
@@ -234,11 +233,10 @@ class WebPage:
             problem = f"There is no ScaledObject {key[0][:63]}/{key[1][:253]} that asks this scaler."
             raise QueryError(f"{problem} {missing}".strip(), status=404)
         line, scaled_object = line_of(key, entry), self.cluster.scaled_objects.get(*key)
-        scalable = None
-        if is_scalable_workload(entry.target):
-            scalable = self.cluster.scalable_workloads.get(key[0], entry.target.name)
+        scalable = self.cluster.target_of(key[0], entry.target)
+        record = self.cluster.record_of(scaled_object) if scaled_object is not None else None
         workload = self.cluster.workload_of(scalable) if scalable is not None else None
-        history = history_lines(scalable, scaled_object, looker.mask)
+        history = history_lines(record, looker.mask)
         spans = TimeSpans.of(request.query.get("span", ""), line.decision.policy) if line.decision is not None else None
         return {
             "line": line,
@@ -246,7 +244,7 @@ class WebPage:
             "explanation": explain(self.decisions, key),
             "keeps": recorded_keeps(scaled_object),
             "policy": sources_of_policy(scaled_object) if scaled_object is not None else "",
-            "status": scalable.status if scalable is not None else None,
+            "status": record.status if record is not None else None,
             "workload": workload.metadata.name if workload is not None else "",
             "history": history[::-1],
             "spans": spans,

@@ -1,15 +1,15 @@
 """Everything about one workload on a page: where it stands, its history, and its time line. Pure.
 
-The history of a target without a status of ours is an annotation of its ScaledObject, which tenants may write: what
-cannot be read of it is left out, and texts are cut.
+What cannot be read is left out.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, timedelta
-from textwrap import shorten
+from datetime import timedelta
 
-from scaler.decision.candidate import HISTORY, HistoryLine, history_of, lines_of
+from msgspec.structs import replace
+
+from scaler.decision.candidate import HistoryLine, lines_of
 from scaler.decision.decision_cache import EvaluatedScaledObject
 from scaler.errors import QueryError
 from scaler.idleness.durations import format_duration, parse_duration
@@ -18,43 +18,16 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.suspension.keeps import Keep, keeps_of
 
-_LONGEST_TEXT = 300
 _MOST_KEEPS = 8
 _SHORTEST, _LONGEST = timedelta(seconds=10), timedelta(days=2)
 _WINDOWS = 12
 """Windows that are shown at first: of half an hour, six hours."""
 
 
-def history_lines(
-    scalable: ScalableWorkload | None, scaled_object: ScaledObject | None, mask: Callable[[str], str] = str
-) -> list[HistoryLine]:
-    """The oldest first; what cannot be read is left out. `mask` takes out of texts what may not be seen."""
-    found: Iterable[HistoryLine] = ()
-    if scalable is not None:
-        found = lines_of(scalable.status.history)
-    elif scaled_object is not None:
-        found = history_of(scaled_object.metadata.annotations)
-    usable = filter(_has_zone, [*found][-HISTORY:])
-    return sorted((_cut(each, mask) for each in usable), key=lambda each: each.at)
-
-
-def _has_zone(line: HistoryLine | Keep) -> bool:
-    """Times without one, and those at the ends of the calendar, cannot be compared."""
-    return line.at.tzinfo is not None and 1970 < line.at.year < 9999
-
-
-def _cut(line: HistoryLine, mask: Callable[[str], str]) -> HistoryLine:
-    return HistoryLine(
-        at=line.at.astimezone(UTC),
-        state=_short(line.state, 20),
-        reason=_short(line.reason, 60),
-        message=mask(_short(line.message)),
-        by=_short(line.by),
-    )
-
-
-def _short(text: str, length: int = _LONGEST_TEXT) -> str:
-    return shorten(text[: 4 * _LONGEST_TEXT], length, placeholder=" …")
+def history_lines(record: ScalableWorkload | None, mask: Callable[[str], str] = str) -> list[HistoryLine]:
+    """The oldest first. `mask` takes out of texts what may not be seen."""
+    found = lines_of(record.status.history) if record is not None else []
+    return [replace(each, message=mask(each.message)) for each in found]
 
 
 def recorded_keeps(scaled_object: ScaledObject | None) -> list[Keep]:
@@ -62,7 +35,7 @@ def recorded_keeps(scaled_object: ScaledObject | None) -> list[Keep]:
     found: Iterable[Keep] = ()
     if scaled_object is not None:
         found = keeps_of(scaled_object.metadata.annotations)
-    usable = [each for each in found if _has_zone(each) and each.until.tzinfo is not None]
+    usable = [each for each in found if 1970 < each.at.year < 9999]
     return sorted(usable[-_MOST_KEEPS:], key=lambda each: each.at, reverse=True)
 
 

@@ -32,7 +32,6 @@ from scaler.idleness.policy import Policy
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import GpuEvidence, Unknown, judged_length
 from scaler.kube.objects.core import is_true
-from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.reclaim.candidates import is_scaling_paused
 from scaler.reporting.pending_workloads import QueueNames
@@ -49,7 +48,6 @@ from scaler.reporting.usage.gpu_states import (
 from scaler.reporting.usage.prices import normalized_model
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.owners import Owners
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.switches import switch_of
 
 T = TypeVar("T")
@@ -383,20 +381,17 @@ class GpuUsageReader:
         return [*found.values()]
 
     def _owner_of(self, key: Key, target: ScaleTargetRef) -> str:
-        scaled_object, scalable = self.cluster.scaled_objects.get(*key), self._scalable(key[0], target)
+        scaled_object, scalable = self.cluster.scaled_objects.get(*key), self.cluster.target_of(key[0], target)
         objects = [each.metadata for each in (scaled_object, scalable) if each is not None]
         return self.owners.of(*objects) if objects else self.owners.of_namespace(key[0])
 
-    def _scalable(self, namespace: str, target: ScaleTargetRef) -> ScalableWorkload | None:
-        return self.cluster.scalable_workloads.get(namespace, target.name) if is_scalable_workload(target) else None
-
     def _is_switched(self, namespace: str, target: ScaleTargetRef) -> bool:
-        scalable = self._scalable(namespace, target)
+        scalable = self.cluster.target_of(namespace, target)
         return scalable is not None and switch_of(scalable.spec.job_ref) is not None
 
     def _queue_of(self, namespace: str, target: ScaleTargetRef) -> str:
         """Whether or not it runs; empty for what Kueue does not manage, or not as one Workload."""
-        scalable = self._scalable(namespace, target)
+        scalable = self.cluster.target_of(namespace, target)
         workload = self.cluster.workload_of(scalable) if scalable is not None else None
         return self.queues.of(workload) if workload is not None else ""
 

@@ -7,7 +7,10 @@ import pytest
 from app.cli.command import command, command_beside
 from small_cluster import NAME
 
+from scaler.kube.objects.core import decode
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import JOB, SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.targets.records import record_body
 
 
 @pytest.fixture
@@ -90,7 +93,9 @@ async def test_the_history_of_a_workload_is_shown(cluster):
         {"at": "2026-12-01T12:20:00Z", "state": "Kept", "reason": "Kept", "message": "kept", "by": "anna"},
     ]
     await cluster.change(SCALABLE_WORKLOAD, NAME, {"status": {"state": "Kept", "history": lines}}, "status")
-    await cluster.annotate(SCALED_OBJECT, "mine", "idlegpu.io/history", json.dumps(lines[:1]))
+    mine = decode(ScaledObject, json.dumps(await cluster.read(SCALED_OBJECT, "mine")).encode())
+    record = record_body(mine, is_taken=lambda _: False)
+    await cluster.create(SCALABLE_WORKLOAD, {**record, "status": {"history": lines[:1]}})
     done = await command_beside("history", f"demo/{NAME}", *flags)
     assert done.status == 0, done
     words = " ".join(done.out.split())

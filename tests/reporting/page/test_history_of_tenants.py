@@ -1,4 +1,4 @@
-"""Histories and keeps that tenants may have written themselves."""
+"""What is shown of one workload over time; keeps may be written by tenants."""
 
 import json
 from datetime import timedelta
@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loops_builders import scalable_workload, scaled_object
 
-from scaler.decision.candidate import HISTORY
 from scaler.errors import QueryError
 from scaler.idleness.policy import Policy
 from scaler.reporting.page.workload_page import TimeSpans, history_lines, recorded_keeps
@@ -22,51 +21,17 @@ def written(*lines: object, key: str = "history"):
     return scaled_object("notebook", kind=DEPLOYMENT, annotations={f"idlegpu.io/{key}": text})
 
 
-def states(*lines: object) -> list[str]:
-    return [each.state for each in history_lines(None, written(*lines))]
-
-
-def test_of_a_scalable_workload_its_status_counts() -> None:
-    scalable = scalable_workload("train", history=[GOOD, {**GOOD, "at": "2026-12-01T11:30:00Z", "state": "Warned"}])
-    assert [each.state for each in history_lines(scalable, written({**GOOD, "state": "Busy"}))] == ["Idle", "Warned"]
-
-
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        ({**GOOD, "at": "2026-12-01T11:00:00"}, "a time without a zone cannot be compared"),
-        ({**GOOD, "at": "0001-01-01T00:00:00+14:00"}, "it is before the calendar in UTC"),
-        ({**GOOD, "at": "9999-12-31T23:59:59Z"}, "nothing may come after it"),
-    ],
-)
-def test_a_line_that_makes_no_sense_is_left_out(bad: object, why: str) -> None:
-    assert states(GOOD, bad) == ["Idle"], why
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1]", "null", '[{"at": 5}]', "[" * 5000, "\ud800"])
-def test_what_is_no_history_is_none(text: str) -> None:
-    found = scaled_object("notebook", kind=DEPLOYMENT, annotations={"idlegpu.io/history": "x"})
-    found.metadata.annotations["idlegpu.io/history"] = text
-    assert history_lines(None, found) == []
-    assert history_lines(None, None) == []
-
-
-def test_lines_are_in_the_order_of_time_whatever_was_written() -> None:
-    assert states({**GOOD, "at": "2026-12-01T11:30:00Z", "state": "Busy"}, GOOD) == ["Idle", "Busy"]
-
-
-def test_neither_lines_nor_texts_are_longer_than_ours() -> None:
-    long = {**GOOD, "state": "x" * 5000, "reason": "y" * 5000, "message": "z " * 50_000, "by": "w" * 5000}
-    lines = history_lines(None, written(*[long] * 500))
-    assert len(lines) == HISTORY
-    assert max(len(text) for each in lines for text in (each.state, each.reason, each.message, each.by)) <= 300
+def test_the_history_is_that_of_the_record() -> None:
+    record = scalable_workload("train", history=[GOOD, {**GOOD, "at": "2026-12-01T11:30:00Z", "state": "Warned"}])
+    assert [each.state for each in history_lines(record)] == ["Idle", "Warned"]
+    assert {each.message for each in history_lines(record, lambda _: "hidden")} == {"hidden"}
+    assert history_lines(None) == []
 
 
 @given(st.text(max_size=200))
 def test_no_annotation_breaks_the_page(text: str) -> None:
     found = scaled_object("notebook", kind=DEPLOYMENT)
-    found.metadata.annotations.update({"idlegpu.io/history": text, "idlegpu.io/keeps": text})
-    history_lines(None, found)
+    found.metadata.annotations.update({"idlegpu.io/keeps": text})
     recorded_keeps(found)
 
 
