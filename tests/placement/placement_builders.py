@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scaler.kube.objects.quantity import CPU
 from scaler.kube.scheduling import ANYWHERE, NodeRequirement, NodeSelection, Operator, Taint, Toleration, untolerated
-from scaler.placement.capacity import BoundPod, Capacity
+from scaler.placement.capacity import BoundPod, Capacity, capacity_of
 from scaler.placement.node_index import NodeDemand, NodeInfo, members
 
 GPU = "nvidia.com/gpu"
@@ -35,6 +35,12 @@ def node(name: str, gpus: int = 8, *, cores: int = 96, gib: int = 1024, nics: in
 def occupant(node_name: str, gpus: int = 0, *, workload: str = "", pod: str = "", **more: Any) -> BoundPod:
     requests = more.pop("requests", None) or amounts(gpus)
     return BoundPod(pod=pod or f"{workload}-{node_name}", node=node_name, requests=requests, workload=workload, **more)
+
+
+def full(gpus: Mapping[str, int], held: Mapping[str, Mapping[str, int]]) -> Capacity:
+    """Nodes, and how many GPUs which Workload holds on each in one pod."""
+    pods = [occupant(name, n, workload=each) for name, on_node in held.items() for each, n in on_node.items()]
+    return capacity_of([node(name, n) for name, n in gpus.items()], pods)
 
 
 def demand(

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from builders import at
 from msgspec.structs import replace
-from reclaim.reclaim_world import GPU, PressureWorld
+from placement.placement_builders import full
+from reclaim.reclaim_world import PressureWorld
 
-from scaler.placement.capacity import BoundPod, Capacity, capacity_of
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.capacity import Capacity
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.watch import NotSynced
 from scaler.reclaim.planner import PlanningSnapshot
@@ -135,13 +135,7 @@ async def test_a_victim_of_a_standing_plan_is_known_to_budgets_by_its_own_name()
 
 def scattered(free: int) -> Capacity:
     """Two nodes of 4 GPUs each, and on each of them a pod of a or b with 2: of the rest `free` are free together."""
-    nodes = [NodeInfo(name=f"n{n}", labels={}, allocatable={GPU: 4, "pods": 110}) for n in range(2)]
-    pods = [
-        BoundPod(pod=f"demo/{name}-pod", node=f"n{n}", workload=f"demo/{name}", requests={GPU: 2})
-        for n, name in enumerate(("a", "b"))
-    ]
-    pods += [BoundPod(pod=f"x{n}", node=f"n{n}", workload="", requests={GPU: 2 - free}) for n in range(2)]
-    return capacity_of(nodes, pods)
+    return full({"n0": 4, "n1": 4}, {"n0": {"demo/a": 2, "x0": 2 - free}, "n1": {"demo/b": 2, "x1": 2 - free}})
 
 
 UNSEEN = NotSynced("Nodes are not watched: 403 Forbidden")
@@ -184,12 +178,7 @@ async def test_a_port_that_is_kept_closes_its_node(of_gang: int, of_busy: int, e
     if ends:
         (pod,) = world.cluster.pods.by_index("workload", ("demo", "busy"))
         world.cluster.pods.put(replace(pod, metadata=replace(pod.metadata, deletion_timestamp=world.now)))
-    node = NodeInfo(name="node-a", labels={}, allocatable={GPU: 12, "pods": 110})
-    held = {"idle": 4, "busy": 2}
-    pods = [
-        BoundPod(pod=name, node="node-a", workload=f"demo/{name}", requests={GPU: gpus}) for name, gpus in held.items()
-    ]
-    world.capacity = lambda: capacity_of([node], pods)
+    world.capacity = lambda: full({"node-a": 12}, {"node-a": {"demo/idle": 4, "demo/busy": 2}})
     sight = await looked(world)
     found = await world.pressure.planning.plan(sight, gang(sight))
     assert (found.why if isinstance(found, NoPlan) else None) is (

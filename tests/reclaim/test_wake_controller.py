@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from builders import minutes
 from msgspec.structs import replace
+from placement.placement_builders import full
 from reclaim.reclaim_world import BACKOFF, GPU, NAMESPACE, PressureWorld
 
 from scaler.errors import KubeError
 from scaler.kube.objects import kueue_queues as kube
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
-from scaler.placement.capacity import BoundPod, Capacity, capacity_of
-from scaler.placement.node_index import NodeInfo
+from scaler.placement.capacity import Capacity
 from scaler.reclaim.wake_controller import WakeController
 from scaler.reclaim.wake_planner import WakePlan, WakePlanner
 from scaler.targets.workloads import ASKED_BY, WAKE_ANNOTATION
@@ -241,11 +241,7 @@ async def test_whoever_is_admitted_has_its_nodes_first() -> None:
 
 def nodes(gpus: int, **held: int) -> Capacity:
     """One node, and how many of its GPUs these Workloads hold."""
-    pods = [
-        BoundPod(pod=name, node="n", workload=f"{NAMESPACE}/{name}", requests={GPU: count})
-        for name, count in held.items()
-    ]
-    return capacity_of([NodeInfo(name="n", labels={}, allocatable={GPU: gpus, "pods": 110})], pods)
+    return full({"n": gpus}, {"n": {f"{NAMESPACE}/{name}": count for name, count in held.items()}})
 
 
 async def test_what_is_not_seen_yet_is_not_woken_twice_and_still_counts() -> None:

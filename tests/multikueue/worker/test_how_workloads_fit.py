@@ -61,12 +61,6 @@ async def test_what_idle_workloads_hold_is_reclaimed_at_the_cost_of_the_plan() -
     assert shown(found) == (Fit.RECLAIM, candidate.cost.total, ("team/idle",), 2)  # 8 - 2 - 4
 
 
-async def test_without_pressure_nobody_is_suspended_for_it() -> None:
-    world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)], policy=ReclaimConfig(pressure=False))
-    world.quota.idle("idle")
-    assert (await world.fit(asks(pods=4))).fit is Fit.WAIT
-
-
 async def test_nobody_is_suspended_for_one_that_asks_for_no_gpus() -> None:
     cpu = QuotaResourceGroup(resources=frozenset({GPU, "cpu"}), flavors=("default",))
     quotas = {gpu(): Quota(nominal=4), FlavorResource("default", "cpu"): Quota(nominal=4000)}
@@ -86,29 +80,45 @@ async def test_requests_that_are_alike_are_answered_alike() -> None:
     assert [each.fit for each in found.values()] == [Fit.FREE, Fit.FREE]
 
 
+IDLE, BUSY = holding("idle", gpus=4), holding("busy", gpus=4)
+PREEMPTING = preempting(within=PreemptionPolicy.LOWER_PRIORITY)
+STRICT = cluster_queue(gpus=8, strategy=QueueingStrategy.STRICT_FIFO)
+LOW = holding("low", gpus=4, priority=-10)
+WAITS: dict[str, tuple[Any, list[Any], dict[str, Any], str]] = {
+    "busy workloads hold it": (cluster_queue(gpus=4), [BUSY], {}, "NotEnoughIdle"),
+    "there is no pressure": (cluster_queue(gpus=4), [IDLE], {"policy": ReclaimConfig(pressure=False)}, ""),
+    "settings refuse the plan": (
+        cluster_queue(gpus=4),
+        [IDLE],
+        {"policy": ReclaimConfig(unprotected=Unprotected.REFUSE)},
+        "Unprotected",
+    ),
+    "Kueue would preempt for it": (cluster_queue(gpus=4, preemption=PREEMPTING), [LOW], {}, "preempt team/low"),
+    "a copy is the newest, as the API server dates it": (STRICT, [BUSY, workload("first", gpus=8)], {}, "team/first"),
+    "quota is free, and no node has room": (
+        cluster_queue(gpus=8),
+        [BUSY],
+        {"capacity": lambda: nodes_with({"n": 4}, {"n": {BUSY: 4}})},
+        "PlacementImpossible",
+    ),
+}
+
+
+@pytest.mark.parametrize(("queue", "holders", "options", "why"), WAITS.values(), ids=WAITS)
+async def test_it_waits_where(queue: Any, holders: list[Any], options: dict[str, Any], why: str) -> None:
+    world = OfferWorld([queue], holders, **options)
+    if IDLE in holders:
+        world.quota.idle("idle")
+    found = await world.fit(asks(pods=4))
+    assert (found.fit, why in found.message) == (Fit.WAIT, True)
+
+
 async def test_an_exhausted_budget_lets_it_wait() -> None:
-    world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)])
+    world = OfferWorld([cluster_queue(gpus=4)], [IDLE])
     world.quota.judged_by = policy(suspended_at_once=Limit())
     world.quota.idle("idle")
     found = await world.fit(asks(pods=4))
-    assert found.fit is Fit.WAIT
-    assert "BudgetExhausted" in found.message
-
-
-async def test_a_plan_that_settings_refuse_is_none() -> None:
-    policy = ReclaimConfig(unprotected=Unprotected.REFUSE)
-    world = OfferWorld([cluster_queue(gpus=4)], [holding("idle", gpus=4)], policy=policy)
-    world.quota.idle("idle")
-    found = await world.fit(asks(pods=4))
-    assert found.fit is Fit.WAIT
-    assert "Unprotected" in found.message
-
-
-async def test_what_busy_workloads_hold_it_waits_for() -> None:
-    world = OfferWorld([cluster_queue(gpus=4)], [holding("busy", gpus=4)])
-    found = await world.fit(asks(pods=4))
-    assert found.fit is Fit.WAIT
-    assert "NotEnoughIdle" in found.message
+    assert (found.fit, "BudgetExhausted" in found.message) == (Fit.WAIT, True)
 
 
 @pytest.mark.parametrize(
@@ -143,36 +153,11 @@ async def test_what_is_being_suspended_is_free_soon_and_costs_nothing() -> None:
     assert shown(found) == (Fit.RECLAIM, 0, (), 0)
 
 
-async def test_kueue_preempting_for_it_is_not_free() -> None:
-    queue = cluster_queue(gpus=4, preemption=preempting(within=PreemptionPolicy.LOWER_PRIORITY))
-    world = OfferWorld([queue], [holding("low", gpus=4)])
-    found = await world.fit(asks(pods=4, priority=10))
-    assert found.fit is Fit.WAIT
-    assert "preempt team/low" in found.message
-
-
-async def test_a_copy_is_the_newest_in_its_queue_whenever_the_hub_created_it() -> None:
-    """The API server dates the copy."""
-    world = OfferWorld([cluster_queue(gpus=8)], [holding("runs", gpus=4), workload("first", gpus=8, priority=0)])
-    world.quota.snapshot.put(cluster_queue(gpus=8, strategy=QueueingStrategy.STRICT_FIFO))
-    found = await world.fit(asks(pods=4))
-    assert found.fit is Fit.WAIT
-    assert "team/first" in found.message
-
-
 # ---------------------------------------------------------------------------------------------------------------- nodes
 
 
 def on_nodes(gpus: dict[str, int], held: Any = None, **fields: Any) -> dict[str, Any]:
     return {"capacity": lambda: nodes_with(gpus, held or {}, **fields)}
-
-
-async def test_quota_alone_is_not_free_where_no_node_has_room() -> None:
-    runs = holding("runs", gpus=4)
-    world = OfferWorld([cluster_queue(gpus=8)], [runs], **on_nodes({"n": 4}, {"n": {runs: 4}}))
-    found = await world.fit(asks(pods=4))
-    assert found.fit is Fit.WAIT
-    assert "PlacementImpossible" in found.message
 
 
 async def test_pods_that_terminate_are_not_free_yet() -> None:

@@ -1,7 +1,7 @@
 """Plans for nodes: what holds of every one in every small world, and who is suspended in plain cases."""
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import combinations
@@ -10,7 +10,7 @@ import pytest
 from builders import NOON
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from placement.placement_builders import demand, node, occupant, on
+from placement.placement_builders import demand, full, node, occupant, on
 from quota_builders import holding
 from reclaim.search.search_inputs import PLENTY, budgets, cost
 from reclaim_builders import forbids
@@ -68,12 +68,6 @@ def asked(
         candidates=tuple(idlers),
         **fields,  # type: ignore[arg-type]
     )
-
-
-def full(gpus: Mapping[str, int], placements: Mapping[str, Mapping[str, int]]) -> Capacity:
-    """Nodes, and how many GPUs which Workload holds on each in one pod."""
-    pods = [occupant(name, n, workload=each) for name, held in placements.items() for each, n in held.items()]
-    return capacity_of([node(name, n) for name, n in gpus.items()], pods)
 
 
 def victims(found: ReclaimPlan | NoPlan) -> list[str]:
