@@ -29,7 +29,7 @@ from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
-from scaler.kube.objects.resources import DEPLOYMENT, JOB_KINDS, LEADER_WORKER_SET, STATEFUL_SET, Resource
+from scaler.kube.objects.resources import JOB_KINDS, LEADER_WORKER_SET, SCALED_KINDS, Resource
 from scaler.kube.objects.scaled_kinds import ScaledKind
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Denied, Reflector
@@ -40,7 +40,6 @@ from scaler.targets.workloads import OF_OWNERS, group_of
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"
-SCALED_KINDS = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
 OwnerKind = tuple[str, str]
 """(group, kind)"""
 

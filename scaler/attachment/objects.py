@@ -24,12 +24,13 @@ from scaler.kube.objects.resources import (
     CLUSTER_IDLE_POLICY,
     IDLE_POLICY,
     SCALABLE_WORKLOAD,
+    SCALED_KINDS,
     SCALED_OBJECT,
     Resource,
 )
 from scaler.kube.scheduling import Selector
 from scaler.quota.from_objects.queues import selector_of
-from scaler.targets.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
+from scaler.targets.workloads import NOTIFY_ANNOTATION, POLICY_LABEL, group_of
 
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""
@@ -141,9 +142,12 @@ class TriggerTarget:
     cooldown_s: int = 300
 
 
+_SCALED = frozenset((each.group, each.kind) for each in SCALED_KINDS)
+
+
 def has_scale_of_its_own(job: Job) -> bool:
     """Whether KEDA scales it directly: its Kueue Workloads, if any, are of single pods or groups."""
-    return job.kind in ("Deployment", "StatefulSet", "LeaderWorkerSet")
+    return (group_of(job.api_version), job.kind) in _SCALED
 
 
 def attached_name(job: Job) -> str:

@@ -96,7 +96,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
     RequiredRule(
         part=RuleUser.POLICIES,
         verbs=("list", "watch"),
-        on=_on(*kinds.JOB_KINDS, kinds.DEPLOYMENT, kinds.STATEFUL_SET, kinds.LEADER_WORKER_SET),
+        on=_on(*kinds.JOB_KINDS, *kinds.SCALED_KINDS),
     ),
     RequiredRule(part=RuleUser.POLICIES, verbs=("patch",), on=_on(kinds.IDLE_POLICY, subresource="status")),
     RequiredRule(part=RuleUser.POLICIES, verbs=("delete",), on=_on(kinds.SCALABLE_WORKLOAD)),

@@ -140,6 +140,8 @@ JAX_JOB = _of("kubeflow.org/v1", "jaxjobs", "JAXJob")
 MPI_JOB = _of("kubeflow.org/v2beta1", "mpijobs", "MPIJob")
 NOTEBOOK = _of("kubeflow.org/v1", "notebooks", "Notebook")
 INFERENCE_SERVICE = _of("serving.kserve.io/v1beta1", "inferenceservices", "InferenceService")
+SCALED_KINDS = (DEPLOYMENT, STATEFUL_SET, LEADER_WORKER_SET)
+"""Kinds that policies attach by their own scale: they have replicas, a selector or a pod label, and pod templates."""
 JOB_KINDS = (
     JOB,
     RAY_CLUSTER,
