@@ -22,7 +22,6 @@ from loops_builders import MemoryStore, scalable_workload, scaled_object
 from quota_builders import cluster_queue
 from reporting.test_http_tls import views
 from scaler_analysis.report.page import PageReports
-from scaler_analysis.report.reader import ReportSource
 from scripted_metrics import Metrics as ScriptedMetrics
 from scripted_metrics import ScriptedSource
 from views_builders import QuotaCluster
@@ -40,13 +39,14 @@ from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY, Reso
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
 from scaler.reporting.page.access import PageAccess
-from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory, RangeSource
+from scaler.reporting.page.fleet_history import FleetHistoryReader, FleetMemory
 from scaler.reporting.page.reallocations import PendingReader
 from scaler.reporting.page.rendering import Renderer
 from scaler.reporting.page.routes import WebPage
 from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
+from scaler.samples.prometheus import PrometheusSource
 from scaler.targets.scale_subresources import scalable_workload_ref
 
 WORKS = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
@@ -79,8 +79,8 @@ class PageSite:
         self,
         quota: QuotaCluster | None = None,
         *,
-        prometheus: RangeSource | None = None,
-        reports: ReportSource | None = None,
+        prometheus: PrometheusSource | None = None,
+        reports: PrometheusSource | None = None,
         is_report_installed: bool = True,
         of_pods: Any = None,
         access: PageAccess | None = None,

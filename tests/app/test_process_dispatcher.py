@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from app.sandbox_team import HURRIED, SECONDS, TEAM, Team
 from running_scaler import is_ready, runtime, settings_document
 from scaler_sandbox.conditions import has
@@ -40,6 +41,7 @@ async def hub_and_workers(folder: Path) -> AsyncIterator[tuple[SandboxClusters, 
         yield clusters, teams, await stack.enter_async_context(runtime(document))
 
 
+@pytest.mark.slow
 async def test_a_gang_goes_where_gpus_are_idle_and_only_there_is_anybody_suspended(tmp_path: Path) -> None:
     async with hub_and_workers(tmp_path) as (clusters, teams, dispatcher):
         hub, a, b = clusters.hub, teams["a"], teams["b"]

@@ -37,6 +37,7 @@ async def cluster(cluster: SmallCluster) -> SmallCluster:
     return cluster
 
 
+@pytest.mark.slow
 async def test_a_hook_is_asked_by_the_next_process_with_the_same_key_and_only_then_keda_gets_0(
     cluster: SmallCluster, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from app.sandbox_team import SECONDS
 from running_scaler import runtime, settings_document
 from scaler_sandbox.conditions import has
@@ -38,6 +39,7 @@ async def program(cluster: Sandbox, kubeconfig: Path, *components: str) -> Async
         yield running
 
 
+@pytest.mark.slow
 async def test_a_dispatched_job_is_suspended_on_the_hub_by_what_its_gpus_do_on_the_worker(tmp_path: Path) -> None:
     quick = replace(SandboxConfig.fast({"a1": 4}, collect=timedelta(seconds=0.2)), follows=(CLUSTER_OFFER,))
     of_hub = replace(SandboxConfig.fast(), keda=QUICK, follows=(SCALABLE_WORKLOAD,))

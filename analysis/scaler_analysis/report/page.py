@@ -22,12 +22,13 @@ from scaler.errors import QueryError, SourceError
 from scaler.idleness.durations import format_duration
 from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
+from scaler.samples.prometheus import PrometheusSource
 from scaler_analysis.document import TEMPLATES
 from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.measures import PeriodFacts
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import DAY, Period
-from scaler_analysis.report.reader import ReportReader, ReportSource
+from scaler_analysis.report.reader import ReportReader
 from scaler_analysis.report.summary import summarized
 from scaler_analysis.report.view import TITLES, ReportView, chart_step, view_of
 
@@ -76,7 +77,7 @@ class _Reading:
 
 @dataclass(kw_only=True)
 class PageReports:
-    source: ReportSource | None
+    source: PrometheusSource | None
     matchers: Mapping[str, str]
     """What the series of this scaler's own metrics carry there."""
     templates: ClassVar[Path] = TEMPLATES
@@ -122,7 +123,7 @@ class PageReports:
 
     async def _view(
         self,
-        source: ReportSource,
+        source: PrometheusSource,
         facts: Sequence[PeriodFacts],
         whole: Period,
         choice: ReportChoice,
@@ -148,7 +149,7 @@ class PageReports:
             self._views[key] = view
         return view
 
-    def _reading(self, source: ReportSource, whole: Period) -> _Reading:
+    def _reading(self, source: PrometheusSource, whole: Period) -> _Reading:
         """The one of that length that is under way, or the one of that time; a failed one is tried again."""
         now, found = self.clock.monotonic(), self._readings.get(whole.length)
         if found is not None and not found.task.done():
@@ -159,7 +160,7 @@ class PageReports:
         made = self._readings[whole.length] = _Reading(whole, task, now)
         return made
 
-    async def _read(self, source: ReportSource, whole: Period) -> Sequence[PeriodFacts] | None:
+    async def _read(self, source: PrometheusSource, whole: Period) -> Sequence[PeriodFacts] | None:
         """None where Prometheus does not answer."""
         self._reader = self._reader or ReportReader(source, OwnMetrics(matchers=self.matchers), at_once=1)
 
@@ -175,7 +176,7 @@ class PageReports:
                 return None
 
     async def _chart(
-        self, source: ReportSource, whole: Period, namespaces: frozenset[str] | None
+        self, source: PrometheusSource, whole: Period, namespaces: frozenset[str] | None
     ) -> Sequence[FleetSample] | None:
         """None where Prometheus does not answer."""
         try:

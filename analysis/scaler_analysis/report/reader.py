@@ -9,13 +9,12 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from math import isfinite
-from typing import Protocol
 
+from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.promql import range_duration
-from scaler.samples.source import RawSeries, VectorSample
 from scaler_analysis.report.measures import LabelValues, Measure, PeriodFacts, every_minute
 from scaler_analysis.report.own_metrics import OwnMetrics
 from scaler_analysis.report.periods import Period, gaps_in, periods_of
@@ -25,16 +24,8 @@ _SETTLED_AFTER = timedelta(minutes=10)
 _MOST_KEPT = 100
 
 
-class ReportSource(Protocol):
-    async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
-        """The instant vector of the query. Raises: SourceError."""
-
-    async def ranges(self, promql: str, *, at: datetime) -> Sequence[RawSeries]:
-        """The series of a range vector. Raises: SourceError."""
-
-
 class ReportReader:
-    def __init__(self, source: ReportSource, own: OwnMetrics, *, at_once: int) -> None:
+    def __init__(self, source: PrometheusSource, own: OwnMetrics, *, at_once: int) -> None:
         self.own = own
         self._source = source
         self._at_once = at_once

@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Protocol
 
 import structlog
 
@@ -25,6 +24,7 @@ from scaler.reporting.page.fleet_chart import STACK, SUSPENDED, FleetSample
 from scaler.reporting.page.workloads import NAMESPACE
 from scaler.reporting.usage.fleet_metrics import BoundedNames
 from scaler.reporting.usage.gpu_usage import FleetUsage
+from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.promql import range_duration, selector
 from scaler.samples.source import RawSeries
 
@@ -40,11 +40,6 @@ _FRESH_S = 20.0
 _MOST_ANSWERS = 64
 NO_MATCHERS: Mapping[str, str] = MappingProxyType({})
 _INDEX = {state: number for number, state in enumerate(STACK)}
-
-
-class RangeSource(Protocol):
-    async def ranges(self, promql: str, *, at: datetime) -> Sequence[RawSeries]:
-        """The series of a range vector. Raises: SourceError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +111,7 @@ class FleetHistoryReader:
     def __init__(
         self,
         memory: FleetMemory,
-        source: RangeSource | None,
+        source: PrometheusSource | None,
         *,
         matchers: Mapping[str, str] = NO_MATCHERS,
         clock: Clock = SYSTEM_CLOCK,
@@ -140,7 +135,9 @@ class FleetHistoryReader:
         source = f"seen by this process since it started{f'; {why}' if why else ''}"
         return FleetHistory(samples=self._memory.samples(namespaces), step=self._memory.step, source=source)
 
-    async def _asked(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
+    async def _asked(
+        self, source: PrometheusSource, at: datetime, namespaces: frozenset[str] | None
+    ) -> FleetHistory | str:
         """What Prometheus has, or why that is not shown."""
         now = self._clock.monotonic()
         self._answers = {key: each for key, each in self._answers.items() if now - each[0] < _FRESH_S}
@@ -151,7 +148,9 @@ class FleetHistoryReader:
             self._answers[namespaces] = self._clock.monotonic(), found
         return found
 
-    async def _read(self, source: RangeSource, at: datetime, namespaces: frozenset[str] | None) -> FleetHistory | str:
+    async def _read(
+        self, source: PrometheusSource, at: datetime, namespaces: frozenset[str] | None
+    ) -> FleetHistory | str:
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 samples = await read_fleet(source, self._matchers, end=at, span=SPAN, step=_STEP, namespaces=namespaces)
@@ -164,7 +163,7 @@ class FleetHistoryReader:
 
 
 async def read_fleet(
-    source: RangeSource,
+    source: PrometheusSource,
     matchers: Mapping[str, str],
     *,
     end: datetime,

@@ -9,10 +9,9 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 import numpy as np
 import structlog
@@ -22,9 +21,9 @@ from scaler.clock import Turns
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.sampling import Sampler
 from scaler.errors import SourceError
-from scaler.idleness.gpu import Signal, Unit, utilisation_ratios
+from scaler.idleness.gpu import Unit, utilisation_ratios
 from scaler.idleness.pods import GpuPod
-from scaler.reporting.page.fleet_history import RangeSource
+from scaler.samples.prometheus import PrometheusSource
 
 log = structlog.get_logger(__name__)
 
@@ -63,10 +62,6 @@ class SignalHistory:
     """Where it is from, and of what, in words."""
 
 
-class PodSignalSource(RangeSource, Protocol):
-    def query_of_pods(self, signal: Signal, *, namespace: str, pods: Collection[str], span: timedelta) -> list[str]: ...
-
-
 class PodMemory:
     """The pods that each workload had when its GPUs were judged, the newest first; resumed ones may have others.
 
@@ -95,7 +90,7 @@ def _newest(pods: Sequence[GpuPod], before: Sequence[str]) -> tuple[str, ...]:
 
 
 class SignalHistoryReader:
-    def __init__(self, sampler: Sampler, pods: PodMemory, source: PodSignalSource | None) -> None:
+    def __init__(self, sampler: Sampler, pods: PodMemory, source: PrometheusSource | None) -> None:
         """Without a `source` there is only memory: no Prometheus, or rules by which it is not known what to ask."""
         self._sampler = sampler
         self._pods = pods
@@ -132,7 +127,7 @@ class SignalHistoryReader:
 
     async def _asked(
         self,
-        source: PodSignalSource,
+        source: PrometheusSource,
         namespace: str,
         pods: Sequence[str],
         shown: tuple[datetime, datetime],

@@ -13,9 +13,9 @@ from reporting.page.test_page import serving
 from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.measures import Measure
 from scaler_analysis.report.page import PageReports, ReportChoice
-from scaler_analysis.report.reader import ReportSource
 
 from scaler.errors import QueryError
+from scaler.samples.prometheus import PrometheusSource
 
 WEEK = ReportChoice(since=timedelta(days=7), by=GroupBy.TEAM)
 
@@ -31,7 +31,9 @@ class VirtualClock:
         return NOON
 
 
-def reports(source: ReportSource | None, clock: VirtualClock | None = None, *, patience_s: float = 3.0) -> PageReports:
+def reports(
+    source: PrometheusSource | None, clock: VirtualClock | None = None, *, patience_s: float = 3.0
+) -> PageReports:
     used: Any = clock or VirtualClock()
     return PageReports(source=source, matchers={"cluster": "prod"}, clock=used, patience_s=patience_s)
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from analysis.simulation.test_trace import BEGIN, simulated, text_of, written
 
-PODS, TICK_S, EVERY_S, WARM_UP_S = 20, 15, 30.0, 600.0
+PODS, LENGTH_S, TICK_S, EVERY_S, WARM_UP_S = 20, 21_600, 15, 30.0, 600.0
 MIN_COVERAGE, MAX_AGE, MAX_GAP, LATE = 0.8, 3, 6, 0.25
 """Trust, in collection intervals; and the part of one by which a sample may be late without one being missed."""
 
@@ -19,15 +19,15 @@ Series = list[tuple[float, float]]
 
 
 def made(chance: Random, *, gpus: int = 1, jitter_s: float = 0.0, missing: float = 0.0, hole: float = 0.0) -> Series:
-    """The GPUs of a pod that works and pauses by turns for half a day: one series each, in percent."""
+    """The GPUs of a pod that works and pauses by turns for six hours: one series each, in percent."""
     begin_s, turns = BEGIN + chance.uniform(0, 3600), []
-    while (turns[-1] if turns else begin_s) < begin_s + 43_200:
+    while (turns[-1] if turns else begin_s) < begin_s + LENGTH_S:
         turns.append((turns[-1] if turns else begin_s) + chance.lognormvariate(6.2 if len(turns) % 2 else 6.8, 1.0))
     found = []
     quiet = chance.choice([0.0] * 9 + [0.9])
     for number in range(gpus):
         offset_s, at_s, series = chance.uniform(0, EVERY_S) if number else 0.0, begin_s, Series()
-        while (at_s := at_s + EVERY_S) < begin_s + 43_200:
+        while (at_s := at_s + EVERY_S) < begin_s + LENGTH_S:
             if hole and chance.random() < hole:
                 at_s += chance.uniform(60, 900)
             works = bisect_right(turns, at_s) % 2 and chance.random() < 0.9
@@ -110,4 +110,5 @@ def test_an_independent_replay_agrees_to_within_three_percent(tmp_path, kind):
     for policy, window_s in zip(found, (600.0, 1200.0), strict=True):
         own = [replayed(gpus, window_s) for gpus in pods.values()]
         expected = {name: sum(each[name] for each in own) for name in COMPARED}
+        assert expected["suspensions"] > 40
         assert {name: policy[name] for name in COMPARED} == pytest.approx(expected, rel=0.03, abs=0.2)

@@ -15,9 +15,10 @@ from datetime import datetime
 from pathlib import Path
 
 from scaler.documents import read_json
+from scaler.samples.prometheus import PrometheusSource
 from scaler.samples.promql import range_duration
 from scaler_analysis.report.periods import DAY
-from scaler_analysis.simulation.recordings.past_samples import PastSource, write_whole
+from scaler_analysis.simulation.recordings.past_samples import write_whole
 
 Elements = Mapping[str, Sequence[Mapping[str, str]]]
 """The labels of the elements that each query gave, by its name, and their value as `value`."""
@@ -28,7 +29,7 @@ Queries = Callable[[str], Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastDays:
-    source: PastSource
+    source: PrometheusSource
     folder: Path
     gpu_resources: Sequence[str]
     """As the settings name them; a trailing * matches any ending."""

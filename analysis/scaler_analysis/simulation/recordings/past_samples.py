@@ -21,7 +21,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -30,7 +29,8 @@ from numpy.typing import NDArray
 from scaler.documents import read_json, read_text
 from scaler.errors import ConfigurationError
 from scaler.idleness.gpu import GpuSeries, Signal, utilisation_ratios
-from scaler.samples.source import ReadError, ReadOutcome, SignalReading, VectorSample
+from scaler.samples.prometheus import PrometheusSource
+from scaler.samples.source import ReadError, ReadOutcome, SignalReading
 from scaler_analysis.simulation.recordings.recording import SAMPLE, Recording
 
 READS_AT_ONCE = 4
@@ -44,13 +44,6 @@ _SMALLEST_READ = timedelta(minutes=2)
 _UNFINISHED = ".part"
 _LONGEST_WRITE = timedelta(hours=1)
 """Far more than any takes."""
-
-
-class PastSource(Protocol):
-    """PrometheusSource."""
-
-    async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading: ...
-    async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +83,9 @@ class PastPart:
 class PastSamples:
     """The files of one source, by signal."""
 
-    def __init__(self, source: PastSource, folder: Path, signals: Sequence[Signal], *, interval: timedelta) -> None:
+    def __init__(
+        self, source: PrometheusSource, folder: Path, signals: Sequence[Signal], *, interval: timedelta
+    ) -> None:
         self._source, self._interval = source, interval
         self._signals = [each for signal in signals for each in signal.by_unit]
         self._folder = folder
