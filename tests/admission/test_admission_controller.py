@@ -16,7 +16,6 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
-    CLUSTER_QUEUE,
     NODE,
     RECLAIM_POLICY,
     RESOURCE_FLAVOR,
@@ -104,22 +103,6 @@ async def test_pods_are_waited_for_also_when_the_plan_is_over():
     cluster.deactivate("victim", for_gang="gang", is_granted=False)
     await cluster.passes(5)
     assert cluster.says("gang").startswith("Pending: waits for 1 pod of ns/")
-
-
-async def test_one_that_runs_again_is_not_waited_for():
-    cluster = SimCluster({"a": 8, "b": 8}, quota=16)
-    cluster.submit("victim", pods=1, gpus=8)
-    await cluster.passes(2)
-    cluster.submit("gang", pods=2, gpus=8)
-    await cluster.passes(1)
-    cluster.deactivate("victim", for_gang="gang")
-    victim = cluster.workload("victim")["metadata"]["name"]
-    cluster.change(
-        WORKLOAD, victim, {"spec": {"active": True}, "metadata": {"annotations": {"idlegpu.io/suspended": None}}}
-    )
-    cluster.change(CLUSTER_QUEUE, "cq", {"spec": cluster.queue_spec(24)})
-    await cluster.passes(5)
-    assert "waits for" not in cluster.says("gang")
 
 
 # ------------------------------------------------------------------------------------------------------- all or nothing

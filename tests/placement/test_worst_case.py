@@ -4,7 +4,7 @@ from collections import Counter
 
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from placement.placement_builders import clusters, demand, gangs, node, occupants_of, on
+from placement.placement_builders import MARKS, clusters, demand, gangs, node, occupants_of, on
 
 from scaler.placement.capacity import Capacity, capacity_of
 from scaler.placement.fit import fits
@@ -45,6 +45,15 @@ def test_on_the_only_node_of_a_shape_it_is_enough_that_all_fit_together():
     assert not fits_in_any_order(pods(free, head, worker, demand(1, 2, pod_set="other")), free), (
         "who may come there, too"
     )
+
+
+def test_a_pod_that_shares_its_node_with_none_of_its_kind_takes_a_slot_by_being_there():
+    free = capacity_of([node("a", labels={"host": "a"}), node("b")], [])
+    picky, free_to_choose = (
+        demand(1, gpus, nodes=on(labels, apart=MARKS[:1])) for gpus, labels in ((1, {"host": "a"}), (2, {}))
+    )
+    assert fits((picky, free_to_choose), free)
+    assert not fits_in_any_order(pods(free, picky, free_to_choose), free), "however many GPUs are left on a"
 
 
 def test_one_that_joins_takes_no_slot_from_those_that_were_certain():
