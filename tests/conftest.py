@@ -42,14 +42,16 @@ async def cluster(tmp_path: Path) -> "AsyncIterator[SmallCluster]":
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected
     if config.getoption("kubeconfig") is None:
         # The embedded API speaks no TLS, and reading the system's authorities takes 20 ms for each of its clients.
         os.environ["SSL_CERT_FILE"] = os.devnull
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: the garbage collector need not go over them again and again."""
+    """Thousands of tests stay to the end: the garbage collector need not go over them, now or later."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
