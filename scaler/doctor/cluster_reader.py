@@ -60,29 +60,19 @@ _OF_KEDA = {"fieldSelector": "metadata.name=operator.keda.sh"}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReviewedUser:
-    """Whose permissions are asked about; without a user, the caller's own."""
+def account_namespace(user: str) -> str:
+    """The namespace of a ServiceAccount; empty for other users."""
+    match user.split(":"):
+        case ["system", "serviceaccount", namespace, _]:
+            return namespace
+    return ""
 
-    user: str = ""
 
-    @property
-    def namespace(self) -> str:
-        """The namespace of a ServiceAccount; empty for other users."""
-        match self.user.split(":"):
-            case ["system", "serviceaccount", namespace, _]:
-                return namespace
-        return ""
-
-    @property
-    def groups(self) -> list[str]:
-        """What the API server adds for a ServiceAccount, and for every authenticated user."""
-        of_account = ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}"] if self.namespace else []
-        return [*of_account, "system:authenticated"]
-
-    @property
-    def as_user(self) -> AuthenticatedUser | None:
-        return AuthenticatedUser(name=self.user, groups=tuple(self.groups)) if self.user else None
+def reviewed_user(user: str) -> AuthenticatedUser | None:
+    """Whose permissions are asked about, with the groups that the API server adds; None: the caller's own."""
+    namespace = account_namespace(user)
+    of_account = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}") if namespace else ()
+    return AuthenticatedUser(name=user, groups=(*of_account, "system:authenticated")) if user else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +114,7 @@ class ClusterReader:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def take(
-        self, wanted: DoctorSettings, telemetry: Telemetry | Unread, subject: ReviewedUser, now: datetime
+        self, wanted: DoctorSettings, telemetry: Telemetry | Unread, subject: AuthenticatedUser | None, now: datetime
     ) -> DoctorInputs:
         """What there is to be read. Raises nothing that has to do with the cluster."""
         version, served = await asyncio.gather(self._version(), self._served())
@@ -233,7 +223,7 @@ class ClusterReader:
 
     # ------------------------------------------------------------------------------------------------------ permissions
 
-    async def _reviews(self, found: DoctorInputs, subject: ReviewedUser) -> Reviews:
+    async def _reviews(self, found: DoctorInputs, subject: AuthenticatedUser | None) -> Reviews:
         """Each question is asked once, however many rules it is of."""
         wanted, is_confined = found.wanted, bool(self._namespaces)
         rules = required_rules(reconciles=wanted.reconciles, is_confined=is_confined, optional=wanted.optional)
@@ -251,8 +241,8 @@ class ClusterReader:
         resolved = await asyncio.gather(*(self._or_why(partial(self._discovery.resolve_kind, *each)) for each in names))
         return frozenset(each for each in resolved if isinstance(each, Resource)) - {kinds.SCALABLE_WORKLOAD}
 
-    async def _review(self, attributes: ResourceAttributes, subject: ReviewedUser) -> bool | Unread:
-        return await self._or_why(lambda: is_allowed(self._transport, attributes, subject.as_user))
+    async def _review(self, attributes: ResourceAttributes, subject: AuthenticatedUser | None) -> bool | Unread:
+        return await self._or_why(lambda: is_allowed(self._transport, attributes, subject))
 
     # ------------------------------------------------------------------------------------------------------------- GPUs
 

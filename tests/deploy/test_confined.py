@@ -21,7 +21,7 @@ from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 from small_cluster import until
 
 from deploy.helm_chart import NAMESPACE, objects
-from scaler.doctor.cluster_reader import ClusterReader, ReviewedUser
+from scaler.doctor.cluster_reader import ClusterReader, reviewed_user
 from scaler.doctor.diagnosis import diagnose
 from scaler.doctor.facts import DoctorSettings
 from scaler.doctor.findings import Topic, Unread
@@ -149,7 +149,7 @@ async def diagnosed(world: Sandbox, folder: Path) -> set[tuple[str, str, str]]:
             lease_namespace=NAMESPACE,
             lease_name="idle-gpu-scaler",
         )
-        facts = await surveyor.take(wanted, Unread("there is none"), ReviewedUser(user=ACCOUNT), now)
+        facts = await surveyor.take(wanted, Unread("there is none"), reviewed_user(ACCOUNT), now)
     assert [each.metadata.key for each in facts.of(ScaledObject)] == [("team-a", "train")]
     assert not facts.of(ClusterQueue)
     found = [each for each in diagnose(facts, now) if each.topic is Topic.PERMISSIONS]

@@ -8,7 +8,7 @@ from scaler_sandbox.job_manifests import manifest
 from scaler_sandbox.manifests import Applier
 from small_cluster import SmallCluster
 
-from scaler.doctor.cluster_reader import ClusterReader, ReviewedUser
+from scaler.doctor.cluster_reader import ClusterReader
 from scaler.doctor.facts import DoctorInputs, DoctorSettings, Listing
 from scaler.doctor.findings import Unread
 from scaler.kube.objects.gpu_pods import GpuResources
@@ -23,7 +23,7 @@ async def read(kube: KubeTransport) -> DoctorInputs:
     reader = ClusterReader(
         kube, GpuResources(patterns=("nvidia.com/gpu",)), namespaces=(), lease_namespace="default", lease_name="ours"
     )
-    return await reader.take(DoctorSettings(), Unread("there is none"), ReviewedUser(), datetime.now(UTC))
+    return await reader.take(DoctorSettings(), Unread("there is none"), None, datetime.now(UTC))
 
 
 def scaled_object(name: str, kind: str, trigger: dict[str, Any]) -> dict[str, Any]:

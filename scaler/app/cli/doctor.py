@@ -19,7 +19,7 @@ from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.doctor.calls.tls_findings import check_calls, parse_connect_to, tls_findings
 from scaler.doctor.calls.trigger_authentication import TriggerAuthenticationReader
-from scaler.doctor.cluster_reader import ClusterReader, ReviewedUser, Telemetry
+from scaler.doctor.cluster_reader import ClusterReader, Telemetry, account_namespace, reviewed_user
 from scaler.doctor.diagnosis import diagnose
 from scaler.doctor.facts import DoctorSettings
 from scaler.doctor.findings import Finding, Severity, Unread, counts
@@ -43,12 +43,12 @@ def run_doctor(client: ScalerClient, *, user: str, connect_to: str = "") -> int:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # its errors are findings of ours
     settings = load(client.config, environ=os.environ, flags=client.flags)
     logs.configure(level="error", style="text")
-    findings = asyncio.run(_examine(settings, ReviewedUser(user=user), at))
+    findings = asyncio.run(_examine(settings, user, at))
     client.show(answer_of(findings), render)
     return 1 if counts(findings)[Severity.FAIL] else 0
 
 
-async def _examine(settings: Settings, subject: ReviewedUser, connect_to: tuple[str, int] | None) -> list[Finding]:
+async def _examine(settings: Settings, user: str, connect_to: tuple[str, int] | None) -> list[Finding]:
     kubernetes = settings.kubernetes
     transport = await KubeTransport.connect(
         kubernetes.kubeconfig, kubernetes.context, call_seconds=kubernetes.timeout.total_seconds()
@@ -58,12 +58,12 @@ async def _examine(settings: Settings, subject: ReviewedUser, connect_to: tuple[
             transport,
             GpuResources(patterns=settings.gpu_resources),
             namespaces=kubernetes.namespaces,
-            lease_namespace=_lease_namespace(settings, subject),
+            lease_namespace=_lease_namespace(settings, user),
             lease_name=settings.lease_name,
             kueue_namespace=settings.multi_kueue.namespace,
         )
         now = datetime.now(UTC)
-        facts = await reader.take(_wanted(settings), telemetry, subject, now)
+        facts = await reader.take(_wanted(settings), telemetry, reviewed_user(user), now)
         triggers = await TriggerAuthenticationReader(transport).take(facts.own_triggers())
         results = await check_calls(triggers, connect_to, now)
         hub = (
@@ -127,10 +127,10 @@ def _optional(settings: Settings) -> frozenset[RuleUser]:
     return frozenset(part for part, is_on in used.items() if is_on)
 
 
-def _lease_namespace(settings: Settings, subject: ReviewedUser) -> str:
+def _lease_namespace(settings: Settings, user: str) -> str:
     """Where the Lease is: as the settings say, or in the namespace of the account or Pod."""
     kubernetes = settings.kubernetes
-    named = kubernetes.lease.namespace or subject.namespace
+    named = kubernetes.lease.namespace or account_namespace(user)
     return named or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None) or "default"
 
 

@@ -124,26 +124,23 @@ def _idle_for(note: SuspendedAnnotation, at: datetime) -> timedelta | None:
 # ------------------------------------------------------------------------------------------ what has no Workload
 
 
-class _Running(NamedTuple):
+class _Seen(NamedTuple):
+    """A target that runs, or is at 0."""
+
     gpus: int
-    """That its pods held when they were last seen."""
-    idle_since: datetime | None
+    """The GPUs that its pods held when they were last seen."""
+    since: datetime | None
+    """Since when it is idle, of one that runs; since when it is at 0."""
     reason: str
     """Reason of the answer 0 to KEDA; empty where there was none."""
-
-
-class _AtZero(NamedTuple):
-    gpus: int
-    since: datetime
-    reason: str
 
 
 @dataclass(kw_only=True)
 class ScaledDown:
     """Suspensions and returns of what has no Kueue Workload that shows them, from one evaluation to the next."""
 
-    _running: dict[TargetLabels, _Running] = field(default_factory=dict, init=False)
-    _at_zero: dict[TargetLabels, _AtZero] = field(default_factory=dict, init=False)
+    _running: dict[TargetLabels, _Seen] = field(default_factory=dict, init=False)
+    _at_zero: dict[TargetLabels, _Seen] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
         """Another replica counts now."""
@@ -170,23 +167,23 @@ class ScaledDown:
         running, at_zero = self._running.get(title), self._at_zero.get(title)
         if workload.decision.target.desired_replicas:
             self._running[title] = _seen(workload, running)
-            if self._at_zero.pop(title, None) is not None and at_zero is not None:
+            if self._at_zero.pop(title, None) is not None and at_zero is not None and at_zero.since is not None:
                 metrics.resumed(title.namespace, at_zero.reason, after=at - at_zero.since)
         elif running is not None:
             del self._running[title]
             reason = running.reason or SuspensionEventReason.SCALED_TO_ZERO
-            self._at_zero[title] = _AtZero(gpus=running.gpus, since=at, reason=reason)
-            idle_for = at - running.idle_since if running.reason and running.idle_since is not None else None
+            self._at_zero[title] = _Seen(gpus=running.gpus, since=at, reason=reason)
+            idle_for = at - running.since if running.reason and running.since is not None else None
             metrics.suspended(title.namespace, reason, gpus=running.gpus, idle_for=idle_for)
 
 
-def _seen(workload: TargetUsage, before: _Running | None) -> _Running:
+def _seen(workload: TargetUsage, before: _Seen | None) -> _Seen:
     """One that runs. Where its GPUs are not known for a moment, they are those of before."""
     answer = workload.decision.answer
     is_idle = isinstance(answer, Inactive) and answer.reason in FOUND_IDLE
     gpus = sum(workload.states.values())
-    return _Running(
+    return _Seen(
         gpus=gpus or (before.gpus if before is not None else 0),
-        idle_since=workload.decision.idle_since,
+        since=workload.decision.idle_since,
         reason=str(answer.reason) if isinstance(answer, Inactive) and is_idle else "",
     )

@@ -14,7 +14,7 @@ from scaler_sandbox.packaged import crds, packaged
 from scaler_sandbox.sandbox import Component, Sandbox, SandboxConfig
 
 from scaler.app.cli.doctor import answer_of, render
-from scaler.doctor.cluster_reader import ReviewedUser
+from scaler.doctor.cluster_reader import reviewed_user
 from scaler.doctor.findings import Finding, Severity, Topic
 from scaler.kube.objects.resources import ADMISSION_CHECK, CLUSTER_QUEUE, NAMESPACE, SCALED_OBJECT, SERVICE, WORKLOAD
 
@@ -61,6 +61,7 @@ async def test_a_cluster_is_looked_at_check_by_check(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     async with example_cluster(tmp_path) as world:
         exporter = ("--dcgm-endpoint", world.exporter_url)
+        await world.wait_for(lambda: are_looked_at(world), "Kueue to say that the queues are not active")
         found = await doctor(tmp_path, *exporter)
         assert found.status == 1, "no controller reconciles the check, so it must fail"
         said = " ".join(found.out.split())
@@ -83,8 +84,16 @@ async def test_a_cluster_is_looked_at_check_by_check(tmp_path, monkeypatch):
         await hold_to_what_is_spoilt(tmp_path, world)
 
 
+QUEUES = ("vision", "speech", "gangs")
+
+
+def are_looked_at(world):
+    found = (world.find(CLUSTER_QUEUE, "", name) or {} for name in QUEUES)
+    return all(each.get("status", {}).get("conditions") for each in found)
+
+
 def are_active(world):
-    return all(world.condition(CLUSTER_QUEUE, "", name, "Active") for name in ("vision", "speech", "gangs"))
+    return all(world.condition(CLUSTER_QUEUE, "", name, "Active") for name in QUEUES)
 
 
 def are_let_go(world):
@@ -141,10 +150,10 @@ async def test_an_api_that_is_away_is_a_finding_and_not_a_traceback(tmp_path):
 
 
 def test_an_account_is_asked_about_with_the_groups_that_it_has():
-    user = ReviewedUser(user="system:serviceaccount:gpus:scaler").as_user
+    user = reviewed_user("system:serviceaccount:gpus:scaler")
     assert user is not None
     assert user.groups == ("system:serviceaccounts", "system:serviceaccounts:gpus", "system:authenticated")
-    assert ReviewedUser().as_user is None, "its own permissions"
+    assert reviewed_user("") is None, "its own permissions"
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 50])

@@ -46,19 +46,6 @@ def _percentile(ordered: Sequence[timedelta], percent: int) -> timedelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UtilisationPoint:
-    """Means of a span of time."""
-
-    at: datetime
-    """Its beginning."""
-    worked_ratio: float
-    """The share of the quota that worked."""
-    held_ratio: float
-    waiting_gpus: float
-    """The GPUs that waiting Workloads asked for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReport:
     policy: str
     worked_ratio: float
@@ -79,7 +66,8 @@ class PolicyReport:
     """Why those ended by which nothing was suspended."""
     ended_at: datetime
     """When the last job ended."""
-    series: tuple[UtilisationPoint, ...]
+    series: tuple[dict[str, Any], ...]
+    """Means of spans of time, as JSON: worked and held of the quota, and the GPUs that waiting Workloads asked for."""
 
 
 def report_of(run: GangRun, *, points: int = 200) -> PolicyReport:
@@ -121,19 +109,19 @@ def _gpu_time(run: GangRun, value: Callable[[GpuCount], int], end: datetime | No
 # ----------------------------------------------------------------------------------------------------------- series
 
 
-def _series(run: GangRun, begin: datetime, width: timedelta, points: int) -> Iterator[UtilisationPoint]:
+def _series(run: GangRun, begin: datetime, width: timedelta, points: int) -> Iterator[dict[str, Any]]:
     held, worked, waiting = ([timedelta(0)] * points for _ in range(3))
     for place, count, span in _pieces(run.counts, begin, width, points):
         held[place] += count.held * span
         worked[place] += count.worked * span
         waiting[place] += count.waiting * span
     for place in range(points):
-        yield UtilisationPoint(
-            at=begin + place * width,
-            worked_ratio=worked[place] / (run.quota * width),
-            held_ratio=held[place] / (run.quota * width),
-            waiting_gpus=waiting[place] / width,
-        )
+        yield {
+            "at": (begin + place * width).isoformat(),
+            "workedRatio": worked[place] / (run.quota * width),
+            "heldRatio": held[place] / (run.quota * width),
+            "waitingGpus": waiting[place] / width,
+        }
 
 
 def _pieces(
@@ -169,15 +157,7 @@ def as_json(report: PolicyReport, price_per_gpu_hour: float | None = None) -> di
         "plans": report.plans,
         "plansEnded": dict(report.plans_ended),
         "endedAt": report.ended_at.isoformat(),
-        "series": [
-            {
-                "at": each.at.isoformat(),
-                "workedRatio": each.worked_ratio,
-                "heldRatio": each.held_ratio,
-                "waitingGpus": each.waiting_gpus,
-            }
-            for each in report.series
-        ],
+        "series": [*report.series],
     }
 
 

@@ -138,6 +138,6 @@ def test_no_more_is_given_than_is_freed_and_used_than_is_there(given_jobs, polic
 
     assert 0 <= report.given_gpu_hours <= report.freed_gpu_hours + 1e-9
     assert 0 <= report.worked_ratio <= report.held_ratio <= 1
-    assert all(0 <= each.worked_ratio <= each.held_ratio <= 1 + 1e-9 for each in report.series)
+    assert all(0 <= each["workedRatio"] <= each["heldRatio"] <= 1 + 1e-9 for each in report.series)
     assert report.returns_soon <= report.returns_later <= report.suspensions
     assert report.ended_at >= START

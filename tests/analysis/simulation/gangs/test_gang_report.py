@@ -71,10 +71,10 @@ def test_the_series_are_means_of_equal_spans():
     """Two hours each: the session works for one of the first two, then until 210 the session or the gang."""
     report = report_of(run(SESSION, GANG, LAST, policy="none"), points=2)
 
-    assert [each.at for each in report.series] == [at(0), at(120)]
-    assert [each.worked_ratio for each in report.series] == pytest.approx([60 / 120, (30 + 20) / 120])
-    assert [each.held_ratio for each in report.series] == pytest.approx([1, (90 + 20) / 120])
-    assert [each.waiting_gpus for each in report.series] == pytest.approx([4 * 90 / 120, 4 * 90 / 120])
+    assert [each["at"] for each in report.series] == [at(0).isoformat(), at(120).isoformat()]
+    assert [each["workedRatio"] for each in report.series] == pytest.approx([60 / 120, (30 + 20) / 120])
+    assert [each["heldRatio"] for each in report.series] == pytest.approx([1, (90 + 20) / 120])
+    assert [each["waitingGpus"] for each in report.series] == pytest.approx([4 * 90 / 120, 4 * 90 / 120])
 
 
 def test_jobs_that_are_all_created_at_once_have_no_utilisation():
