@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from scaler.doctor.calls.call_credentials import PARAMETERS, CallCredentials, credentials_of
 from scaler.doctor.findings import Unread, read_or_why
 from scaler.kube.objects import resources as kinds
-from scaler.kube.objects.core import decode
-from scaler.kube.objects.keda import AuthenticationRef, ConfigMap, ScaledObject, Secret, Trigger, TriggerAuthentication
+from scaler.kube.objects.core import Secret, decode
+from scaler.kube.objects.keda import AuthenticationRef, ConfigMap, ScaledObject, Trigger, TriggerAuthentication
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 

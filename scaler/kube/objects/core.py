@@ -191,6 +191,17 @@ def last_writer(raw: bytes | msgspec.Raw, field: str) -> str:
     return max(((str(each.get("time")), str(each.get("manager"))) for each in found), default=("", ""))[1]
 
 
+class NameRef(Struct, frozen=True):
+    """A reference to what stands beside the object, or in its list: whatever needs no more than a name."""
+
+    name: str = ""
+
+
+class Secret(Struct, frozen=True):
+    data: dict[str, bytes] = {}
+    """msgspec reads the API's base64 as what it stands for."""
+
+
 class SelectorRequirement(Struct, frozen=True):
     key: str = ""
     operator: str = ""
@@ -226,15 +237,11 @@ class Container(Struct, frozen=True):
     """Exit codes with which it is started again, whatever its policy."""
 
 
-class PodResourceClaim(Struct, frozen=True):
-    name: str = ""
-
-
 class PodSpec(Struct, frozen=True):
     node_name: str = ""
     restart_policy: str = ""
     """Empty: Always."""
-    resource_claims: tuple[PodResourceClaim, ...] = ()
+    resource_claims: tuple[NameRef, ...] = ()
     """Devices by dynamic resource allocation."""
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()

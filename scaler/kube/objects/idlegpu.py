@@ -9,14 +9,10 @@ from msgspec import Raw, field
 
 from scaler.idleness.policy import FIELDS, LIMIT, PER_PERIOD
 from scaler.idleness.policy_fields import DAY_TIMES, HOURS, NAMES, NUMBER, YES_OR_NO, Kind
-from scaler.kube.objects.core import Condition, ConditionedStatus, ObjectMeta, Struct
+from scaler.kube.objects.core import Condition, ConditionedStatus, NameRef, ObjectMeta, Struct
 from scaler.kube.objects.kueue_queues import LabelSelector
 
 # ------------------------------------------------------------------------------------------------- ScalableWorkload
-
-
-class WorkloadRef(Struct, frozen=True):
-    name: str = ""
 
 
 class JobRef(Struct, frozen=True):
@@ -27,7 +23,7 @@ class JobRef(Struct, frozen=True):
 
 class ScalableWorkloadSpec(Struct, frozen=True):
     replicas: int = 1
-    workload_ref: WorkloadRef | None = None
+    workload_ref: NameRef | None = None
     job_ref: JobRef | None = None
     actuator: str = "KEDA"
     """Who changes `replicas`: KEDA, or Direct for the leader itself; None for one that only has a status."""

@@ -102,7 +102,6 @@ def _first_pause(annotations: Mapping[str, str], *names: str) -> str:
 
 class LeaseSpec(Struct, frozen=True):
     renew_time: datetime | None = None
-    lease_duration_seconds: int = 15
 
 
 class Lease(Struct, frozen=True):
@@ -130,11 +129,6 @@ class TriggerAuthentication(Struct, frozen=True):
     spec: dict[str, Any] = field(default_factory=dict)
     """Parameters by source (`secretTargetRef`, `azureKeyVault`, …): what it gives, each with the `parameter` that it is
     for."""
-
-
-class Secret(Struct, frozen=True):
-    data: dict[str, bytes] = field(default_factory=dict)
-    """msgspec reads the API's base64 as what it stands for."""
 
 
 class ConfigMap(Struct, frozen=True):

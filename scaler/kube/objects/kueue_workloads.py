@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import field
 
-from scaler.kube.objects.core import Condition, Container, ObjectMeta, PodSpec, Quantity, Struct
+from scaler.kube.objects.core import Condition, Container, NameRef, ObjectMeta, PodSpec, Quantity, Struct
 from scaler.kube.objects.nodes import Affinity
 from scaler.kube.scheduling import Toleration
 
@@ -81,13 +81,9 @@ class PriorityClassRef(Struct, frozen=True):
     name: str = ""
 
 
-class PreemptionGate(Struct, frozen=True):
-    name: str = ""
-
-
 class WorkloadSpec(Struct, frozen=True):
     active: bool = True
-    preemption_gates: tuple[PreemptionGate, ...] = ()
+    preemption_gates: tuple[NameRef, ...] = ()
     queue_name: str = ""
     priority: int | None = None
     priority_class_ref: PriorityClassRef | None = None

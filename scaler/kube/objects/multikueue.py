@@ -4,7 +4,7 @@ from datetime import datetime
 
 from msgspec import Raw
 
-from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Struct
+from scaler.kube.objects.core import ConditionedStatus, NameRef, ObjectMeta, Struct
 from scaler.kube.objects.kueue_workloads import PodSet
 
 # ------------------------------------------------------------------------------------------------------- MultiKueue
@@ -26,15 +26,11 @@ class KubeConfigSource(Struct, frozen=True):
     location_type: str = "Secret"
 
 
-class ClusterProfileRef(Struct, frozen=True):
-    name: str = ""
-
-
 class ClusterSource(Struct, frozen=True):
     """Exactly one of both."""
 
     kube_config: KubeConfigSource | None = None
-    cluster_profile_ref: ClusterProfileRef | None = None
+    cluster_profile_ref: NameRef | None = None
 
 
 class MultiKueueClusterSpec(Struct, frozen=True):
@@ -53,7 +49,7 @@ class MultiKueueCluster(Struct, frozen=True):
 class ClusterDecision(Struct, frozen=True):
     cluster_name: str = ""
     """Name of a ManagedCluster."""
-    cluster_profile_ref: ClusterProfileRef = ClusterProfileRef()
+    cluster_profile_ref: NameRef = NameRef()
 
 
 class PlacementDecisionStatus(Struct, frozen=True):

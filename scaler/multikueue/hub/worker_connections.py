@@ -16,12 +16,10 @@ Laws:
 """
 
 import asyncio
-import base64
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import msgspec
 import structlog
 
 from scaler.clock import SYSTEM_CLOCK, Clock
@@ -30,7 +28,7 @@ from scaler.errors import ConfigurationError, KubeError
 from scaler.kube.access import access_of_kubeconfig
 from scaler.kube.api_requests import TRANSIENT
 from scaler.kube.object_cache import Change
-from scaler.kube.objects.core import Struct, decode, without_defaults
+from scaler.kube.objects.core import Secret, decode, without_defaults
 from scaler.kube.objects.multikueue import ClusterOffer, MultiKueueCluster, OfferedWorkload
 from scaler.kube.objects.resources import CLUSTER_OFFER, SECRET
 from scaler.kube.reflector import Absent, Reflecting, Reflector
@@ -51,10 +49,6 @@ _MOST_FAILURES = 3
 _NOT_YET = "not connected yet"
 
 
-class _Secret(Struct, frozen=True):
-    data: Mapping[str, str] = msgspec.field(default_factory=dict)
-
-
 async def kubeconfig_of(cluster: MultiKueueCluster, api: PatchApi, namespace: str) -> bytes:
     """The kubeconfig that Kueue uses. Raises: KubeError, ConfigurationError."""
     source = cluster.spec.cluster_source.kube_config
@@ -64,11 +58,10 @@ async def kubeconfig_of(cluster: MultiKueueCluster, api: PatchApi, namespace: st
         raise ConfigurationError(f"its kubeconfig {source.location} is a file of Kueue's; keep it in a Secret")
     name = f"Secret {namespace}/{source.location}"
     try:
-        encoded = decode(_Secret, await api.get(SECRET.path(namespace, source.location))).data["kubeconfig"]
-        return base64.b64decode(encoded, validate=True)
+        return decode(Secret, await api.get(SECRET.path(namespace, source.location))).data["kubeconfig"]
     except KeyError:
         raise ConfigurationError(f"{name} has no key kubeconfig") from None
-    except (*UNREADABLE, ValueError):
+    except UNREADABLE:
         raise ConfigurationError(f"{name} cannot be read") from None
 
 

@@ -157,7 +157,7 @@ BY_PROFILE = multikueue_cluster("w1", clusterProfileRef={"name": "w1"})
     [
         (BY_PROFILE, {}, "it is reached by a ClusterProfile"),
         (BY_PATH, {}, "its kubeconfig /mnt/w1 is a file of Kueue's; keep it in a Secret"),
-        (by_secret("w1"), {"other": "x"}, "Secret kueue-system/multikueue-w1 has no key kubeconfig"),
+        (by_secret("w1"), {"other": "eA=="}, "Secret kueue-system/multikueue-w1 has no key kubeconfig"),
         (by_secret("w1"), {"kubeconfig": "!"}, "Secret kueue-system/multikueue-w1 cannot be read"),
     ],
 )
