@@ -29,7 +29,6 @@ from scaler_analysis.simulation.recordings.past_samples import (
     remove_unfinished,
 )
 from scaler_analysis.simulation.recordings.recording import Recording
-from scaler_analysis.simulation.recordings.trace import read_trace
 
 _READ_TIMEOUT = timedelta(minutes=2)
 """The longest that one read takes. Samples of the past come from disks and object stores."""
@@ -39,18 +38,6 @@ _SILENCE = timedelta(hours=1)
 
 Progress = Callable[[float], None]
 """A function that is given the share that is done."""
-
-
-def record_trace(path: Path, recording: Recording, signals: Sequence[Signal], *, progress: Progress) -> list[str]:
-    """What its reader should know. Raises: ConfigurationError."""
-    found = read_trace(path, recording, signals, progress=progress)
-    return [
-        *(f"column {each!r} is none of a trace file's, left out" for each in found.ignored_columns),
-        *(
-            f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
-            for name, lines in found.ignored.items()
-        ),
-    ]
 
 
 def record_past(
@@ -103,7 +90,7 @@ def past_workloads(
 
 
 def _newest(settings: Settings, now: datetime | None) -> datetime:
-    """Until when the past is asked for: what is newer may not be there yet."""
+    """The end of the past that is asked for: what is newer may not be there yet."""
     return (now or datetime.now(UTC)) - settings.evaluation.overlap
 
 

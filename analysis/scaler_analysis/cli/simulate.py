@@ -29,9 +29,10 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Overrides, Trust
 from scaler.reporting.usage.prices import Prices
 from scaler_analysis.cli.main import SimulateFlags
-from scaler_analysis.cli.recordings import record_past, record_trace
+from scaler_analysis.cli.recordings import record_past
 from scaler_analysis.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler_analysis.simulation.recordings.recording import Recording
+from scaler_analysis.simulation.recordings.trace import read_trace
 from scaler_analysis.simulation.replay import ReplayConfig
 from scaler_analysis.simulation.report.files import html_of, write_csv
 from scaler_analysis.simulation.study import CURVE, StudyConfig, study
@@ -67,7 +68,7 @@ def recording_of(flags: SimulateFlags, settings: Settings, notes: list[str]) -> 
         recording = Recording(folder=Path(folder))
         if flags.trace is not None:
             with progress_bar(f"read {flags.trace.name}") as progress:
-                notes += record_trace(flags.trace, recording, signals, progress=progress)
+                notes += read_trace(flags.trace, recording, signals, progress=progress)
         else:
             with progress_bar(f"read {settings.prometheus.url}") as progress:
                 notes += record_past(flags.since, settings, recording, signals, cache=flags.cache, progress=progress)
@@ -153,7 +154,7 @@ def _config(asked: _Asked, settings: Settings, recording: Recording, notes: list
 
 
 def trust_of(settings: Settings, recording: Recording, notes: list[str]) -> Trust:
-    """With the interval of the settings, or the measured one where they are silent."""
+    """The trust of the settings, with the measured interval where they name none."""
     trust, measured = settings.trust.into(Trust), timedelta(seconds=max(1, round(recording.interval_s())))
     if _is_measured(settings):
         return settings.trust.into(Trust, interval=measured)

@@ -119,7 +119,7 @@ def _row(
 
 
 def _plain(number: Decimal) -> str:
-    """Without an exponent, and without zeros at the end."""
+    """The number without an exponent, and without zeros at the end."""
     return f"{number.normalize():f}"
 
 

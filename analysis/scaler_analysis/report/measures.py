@@ -28,7 +28,7 @@ from scaler_analysis.report.own_metrics import (
 from scaler_analysis.report.periods import Period
 
 LabelValues = tuple[str, ...]
-"""In the order of the measure's labels."""
+"""The values of the measure's labels, in their order."""
 
 FROM, CURRENCY, REASON, LE = "from_namespace", "currency", "reason", "le"
 WORKLOAD = (NAMESPACE, QUEUE, "kind", "name")
@@ -87,7 +87,7 @@ def _power(own: OwnMetrics, period: Period, _: Collection[str]) -> str:
 
 
 def _of_devices(each: str) -> str:
-    """Once for each GPU, whoever else scrapes it."""
+    """The sums with each GPU once, whoever else scrapes it."""
     return f"sum by ({', '.join(_ENERGY_BY)}) (max by ({_DEVICE}) ({each}))"
 
 

@@ -37,7 +37,7 @@ log = structlog.get_logger(__name__)
 SPANS = (DAY, 7 * DAY, 30 * DAY)
 _USUAL = 7 * DAY
 _ROUND = timedelta(minutes=5)
-"""Until when reports are: for so long the same one is shown."""
+"""What the end of a report is rounded to: for so long the same one is shown."""
 _AGAIN_AFTER_S = 20.0
 """When a report that could not be read is read again."""
 _MOST_VIEWS = 64
@@ -106,7 +106,7 @@ class PageReports:
     async def read(
         self, choice: ReportChoice, at: datetime, namespaces: frozenset[str] | None
     ) -> tuple[ReportView | None, str]:
-        """For one who may see these namespaces, None: all; or why there is none yet."""
+        """The report for one who may see these namespaces, None: all; or why there is none yet."""
         if self.source is None:
             return None, _NO_PROMETHEUS
         end = at - (at - at.replace(hour=0, minute=0, second=0, microsecond=0)) % _ROUND
@@ -129,7 +129,7 @@ class PageReports:
         choice: ReportChoice,
         namespaces: frozenset[str] | None,
     ) -> ReportView:
-        """In a thread: many tenants over many days take a while, in which KEDA is answered."""
+        """The view, made in a thread: many tenants over many days take a while, in which KEDA is answered."""
         key = whole, choice, namespaces
         if key in self._views:
             return self._views[key]

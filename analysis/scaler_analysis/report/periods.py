@@ -29,7 +29,7 @@ class Period:
 
 
 def range_until(end: datetime, since: timedelta) -> Period:
-    """In whole minutes. Raises: ValueError for one that is too short or too long."""
+    """The range in whole minutes. Raises: ValueError for one that is too short or too long."""
     if not HOUR <= since <= LONGEST_RANGE:
         raise ValueError("a report is about at least 1h and at most 400d")
     end = _EPOCH + (end - _EPOCH) // MINUTE * MINUTE
@@ -69,7 +69,7 @@ def gaps_in(period: Period, known: Iterable[datetime], *, step: timedelta = MINU
 
 
 def joined(gaps: Sequence[Period]) -> list[Period]:
-    """In order, those that follow each other as one."""
+    """The gaps in order, those that follow each other as one."""
     found: list[Period] = []
     for each in sorted(gaps):
         if found and each.begin <= found[-1].end:

@@ -16,7 +16,7 @@ _WATT_MINUTES_PER_KWH = 60_000.0
 ROUGH = 0.005
 """GPU-hours that are rounding: 18 seconds of one GPU."""
 HIDDEN = "…"
-"""In place of a namespace that may not be seen."""
+"""What stands in place of a namespace that may not be seen."""
 
 
 class FactSums:

@@ -191,7 +191,7 @@ def _regrets(report: UsageReport) -> str:
 
 
 def number(amount: float | None, digits: int = 1, *, unit: str = "") -> str:
-    """With a digit after the point as long as it is small."""
+    """The amount, with a digit after the point as long as it is small."""
     if amount is None:
         return UNKNOWN
     return f"{amount:,.{digits if amount < 1000 else 0}f}{unit}"

@@ -64,7 +64,7 @@ class Totals:
 
     @property
     def unknown(self) -> float:
-        """For any reason."""
+        """Hours without an answer, for any reason."""
         return sum(self.unknown_gpu_hours.values())
 
     def add(self, other: "Totals") -> None:

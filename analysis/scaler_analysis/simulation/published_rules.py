@@ -44,7 +44,7 @@ def _is_low_on_average(peaks: Peaks) -> NDArray[np.bool_]:
 
 
 def _has_no_increase(peaks: Peaks) -> NDArray[np.bool_]:
-    """As `rate` sees a gauge: a decrease is taken for a counter that began anew."""
+    """Whether `rate` is 0, as it sees a gauge: a decrease is taken for a counter that began anew."""
     before = np.full(len(peaks), EMPTY, np.float32)
     has_increase, counts = np.zeros(len(peaks), np.bool_), np.zeros(len(peaks), np.int64)
     for now in peaks.T:

@@ -49,12 +49,12 @@ class StandingVerdicts:
         self._feed, self._trust = feed, trust
         self._max_age_s = trust.max_age.total_seconds()
         self._edge_s = 2 * trust.interval.total_seconds()
-        """Within which of a window's begin it is not certain on which side a sample is."""
+        """The distance from a window's begin within which it is not certain on which side a sample is."""
 
     # ---- busy for certain
 
     def busy_until_s(self, pods: Sequence[RecordedPod], by: ReplayedPolicy, now_s: float) -> float:
-        """Until when it is busy for certain, whatever comes: one GPU is, on all of its signals.
+        """The time until which it is busy for certain, whatever comes: one GPU is, on all of its signals.
 
         Nothing is certain where GPUs may be missing from the verdict, or more report than are requested.
         """
@@ -98,7 +98,7 @@ class StandingVerdicts:
     def standing(
         self, pods: Sequence[RecordedPod], by: ReplayedPolicy, verdict: WorkloadVerdict | None, now_s: float
     ) -> StandingVerdict | None:
-        """Until when the verdict of now stands; None where that cannot be told."""
+        """The time until which the verdict of now stands; None where that cannot be told."""
         gpus = () if verdict is None else verdict.gpus
         judged = {(each.pod, each.gpu): each.windows for each in gpus}
         series, of_others = [n for each in pods for n in each.series], self._of_others(pods, now_s)
@@ -118,7 +118,7 @@ class StandingVerdicts:
         return min(standing.until_s, last_s + self._feed.longest_step_s + _A_MOMENT_S)
 
     def _certain_until_s(self, n: int, by: ReplayedPolicy, judged: Judged, now_s: float) -> float:
-        """Until when it is certain what the series says, if no work is seen and no sample late; now where it is not.
+        """The time until which it is certain what the series says, without work or a late sample; now where it is not.
 
         | its samples …                                     | it is                   | until                 |
         |---------------------------------------------------|-------------------------|-----------------------|

@@ -46,7 +46,7 @@ from scaler_analysis.simulation.gangs.virtual_queues import VirtualQueues
 def simulate_gangs(
     jobs: Iterable[SimulatedJob], quota: Mapping[str, int], policy: GangPolicy, times: GangTimes
 ) -> GangRun:
-    """Until the last job has ended. `quota` gives the GPUs of each ClusterQueue; each job fits into all of it."""
+    """The run of a policy until its last job has ended. `quota`: GPUs by ClusterQueue; each job fits into all of it."""
     return _Course(jobs, quota, policy, times).run()
 
 
@@ -56,7 +56,7 @@ Act = Callable[[JobProgress, datetime], None]
 class _Due(NamedTuple):
     at: datetime
     number: int
-    """In the order of their making; no two have the same."""
+    """The place in the order of their making; no two have the same."""
     act: Callable[[datetime], None]
 
 
@@ -137,7 +137,7 @@ class _Course:
             self._due(now + self._times.resume, self._go_on, progress)
 
     def _go_on(self, progress: JobProgress, now: datetime) -> None:
-        """With its next span, or to its end."""
+        """Continue with its next span, or end."""
         self._idle.pop(progress.job.name, None)
         if progress.has_no_span_left:
             self._end(progress, now)

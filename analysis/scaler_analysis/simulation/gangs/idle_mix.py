@@ -30,7 +30,7 @@ class SpanLengths:
     """The standard deviation of the logarithm: 0 is always the median, 1.75 has a mean of 4.6 medians."""
 
     def draw(self, random: Random) -> timedelta:
-        """In whole seconds, and at least one."""
+        """A span in whole seconds, and at least one."""
         seconds = random.lognormvariate(log(self.median.total_seconds()), self.sigma)
         return timedelta(seconds=max(1, round(seconds)))
 

@@ -13,9 +13,9 @@ class GangPolicy(StrEnum):
     NONE = "none"
     """Nothing is suspended."""
     ALWAYS = "always"
-    """As with `reclaim: Always`."""
+    """Idle workloads are suspended as with `reclaim: Always`."""
     ON_PRESSURE = "on-pressure"
-    """As with `reclaim: OnPressure`."""
+    """Idle workloads are suspended as with `reclaim: OnPressure`."""
 
 
 class GpuCount(NamedTuple):
@@ -47,7 +47,7 @@ class SessionSuspension:
 class JobOutcome:
     job: SimulatedJob
     admitted_at: datetime
-    """For the first time."""
+    """When it was admitted for the first time."""
     ended_at: datetime
 
     @property
@@ -61,9 +61,9 @@ class GangRun:
     quota: int
     """GPUs of all ClusterQueues."""
     outcomes: tuple[JobOutcome, ...]
-    """In the order of their creation."""
+    """What came of each job, in the order of their creation."""
     suspensions: tuple[SessionSuspension, ...]
-    """In the order in which they began."""
+    """All suspensions, in the order in which they began."""
     counts: tuple[GpuCount, ...]
     plans: int = 0
     """Granted by the planner."""

@@ -33,7 +33,7 @@ from scaler_analysis.simulation.recordings.past_pods import as_label
 _STEP = "5m"
 """How often a day is looked at for what was there last. Each time Prometheus looks back as far, by default."""
 _RESOURCE = "resource_"
-"""With it begins a label of `podset_info` that says how much of a resource is held."""
+"""What a label of `podset_info` begins with that says how much of a resource is held."""
 
 WorkloadKey = tuple[str, str, str]
 """(namespace, name, uid)"""
@@ -41,7 +41,7 @@ WorkloadKey = tuple[str, str, str]
 
 class PastJobs(NamedTuple):
     jobs: list[SimulatedJob]
-    """In the order of their creation."""
+    """The jobs in the order of their creation."""
     known_since: datetime | None
     """The first day of which anything is said of Workloads; None where nothing is."""
 
@@ -91,7 +91,7 @@ class WorkloadHistory:
             self._of(each).note_podset(each.get("podset", ""), _value(each), self._held(each))
 
     def jobs(self, begin: datetime) -> list[SimulatedJob]:
-        """In the order of their creation."""
+        """The jobs in the order of their creation."""
         found = [job for key, each in self._workloads.items() if (job := each.job(key, begin)) is not None]
         return [*with_names_of_their_own(sorted(found, key=lambda job: (job.created, job.name)))]
 

@@ -33,7 +33,7 @@ from scaler_analysis.simulation.recordings.recorded import RecordedPod, Recorded
 from scaler_analysis.simulation.recordings.recording import RecordedSamples, Recording, in_order, time_before
 
 Span = tuple[float, float]
-"""From and until, in Unix seconds."""
+"""The begin and the end, in Unix seconds."""
 Floats = NDArray[np.float64]
 _Seconds = TypeVar("_Seconds", float, Floats)
 

@@ -40,7 +40,7 @@ class GangTimes:
     grant_for: timedelta = timedelta(minutes=10)
     replan_backoff: timedelta = timedelta(minutes=1)
     resume: timedelta = timedelta(minutes=2)
-    """From when a workload that was suspended is admitted again until its GPUs work: images, weights, data."""
+    """How long a workload that is admitted again takes until its GPUs work: images, weights, data."""
     weights: CostWeights = CostWeights()  # noqa: RUF009 - frozen
     limits: SearchLimits = DEFAULT_LIMITS
 
@@ -121,7 +121,7 @@ class PressurePlans:
     # ------------------------------------------------------------------------------------------------------- new plans
 
     def _new_plan(self, now: datetime, idle: Mapping[str, JobProgress]) -> GrantedPlan | None:
-        """For the first gang that has one."""
+        """The plan for the first gang that has one."""
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
         found_on = self.queues.version, tuple(idle), tuple(self._not_before)
         if found_on == self._no_plan_of:

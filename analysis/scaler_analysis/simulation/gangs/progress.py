@@ -10,13 +10,13 @@ from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob
 class JobStage(StrEnum):
     CREATED = "Created"
     WAITING = "Waiting"
-    """For quota; for a session that comes back also for KEDA."""
+    """It waits for quota; a session that comes back also for KEDA."""
     RESUMING = "Resuming"
     """Admitted again after a suspension; its GPUs do not work yet."""
     WORKING = "Working"
     IDLE = "Idle"
     SUSPENDED = "Suspended"
-    """In the pause in which it was suspended."""
+    """It is in the pause in which it was suspended."""
     ENDED = "Ended"
 
 

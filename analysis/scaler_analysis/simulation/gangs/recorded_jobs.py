@@ -26,7 +26,7 @@ from scaler_analysis.simulation.recordings.recording import Recording
 def recorded_jobs(
     recording: Recording, rule: PauseRule, *, progress: Callable[[float], None] = lambda _: None
 ) -> tuple[SimulatedJob, ...]:
-    """In the order of their creation. What has a single sample is none."""
+    """The jobs in the order of their creation. What has a single sample is none."""
     workloads = workloads_of(recording.series, recording.facts, margin_s=rule.max_age_s)
     names = Counter(map(str, workloads))
     pauses = RecordedPauses(recording, workloads, rule, progress)
@@ -98,7 +98,7 @@ def _jobs(workload: RecordedWorkload, pauses: Iterable[Span], rule: PauseRule) -
 
 
 def _spans(edges_s: Sequence[float]) -> tuple[timedelta, ...]:
-    """In whole seconds, and at least one; without the last one if it ends with a pause."""
+    """The spans in whole seconds, and at least one; without the last one if it ends with a pause."""
     edges = [round(each - edges_s[0]) for each in edges_s]
     if edges_s[-1] == edges_s[-2]:
         edges.pop()

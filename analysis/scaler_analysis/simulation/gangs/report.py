@@ -56,9 +56,9 @@ class PolicyReport:
     returns_soon: int
     """Suspensions whose pause was over within 15 min."""
     returns_later: int
-    """Within an hour, those within 15 min among them."""
+    """Suspensions whose pause was over within an hour, those within 15 min among them."""
     resume_waits: WaitTimes
-    """From when a pause was over until the session had its quota back."""
+    """How long sessions waited for their quota after a pause was over."""
     freed_gpu_hours: float
     given_gpu_hours: float
     plans: int

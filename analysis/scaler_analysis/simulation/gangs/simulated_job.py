@@ -33,14 +33,14 @@ class SimulatedJob:
 
 
 def ran_for(seconds: float) -> timedelta:
-    """In whole seconds, and at least one. Raises: ValueError for what is no time."""
+    """The time in whole seconds, and at least one. Raises: ValueError for what is no time."""
     if not 0 < seconds < _FOR_EVER:
         raise ValueError(f"it ran for {seconds:g} s; leave out Workloads that were never admitted, or run for ever")
     return timedelta(seconds=max(1, round(seconds)))
 
 
 def ran_between(admitted: datetime, ended: datetime) -> timedelta:
-    """In whole seconds, and at least one."""
+    """The time in between in whole seconds, and at least one."""
     return ran_for(max(1.0, (ended - admitted).total_seconds()))
 
 

@@ -28,7 +28,7 @@ _COLUMNS = frozenset({"created", "name", "gpus", "seconds"})
 
 
 def read_jobs(path: Path, gpus: GpuResources) -> tuple[SimulatedJob, ...]:
-    """In the order of their creation. Raises: ConfigurationError that says where the file is wrong."""
+    """The jobs in the order of their creation. Raises: ConfigurationError that says where the file is wrong."""
     text = read_text(path)
     try:
         jobs = sorted(_jobs(text, gpus), key=lambda job: (job.created, job.name))

@@ -73,7 +73,7 @@ class VirtualQueues:
 
     @property
     def waiting(self) -> Sequence[QuotaWorkload]:
-        """In the order in which plans are made for them: by priority, then by age."""
+        """The Workloads that wait, in the order in which plans are made for them: by priority, then by age."""
         return self._waiting
 
     def planning_tree(self, now: datetime, holders: Iterable[str]) -> PlanningTree:

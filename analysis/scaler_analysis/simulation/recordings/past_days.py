@@ -32,7 +32,7 @@ class PastDays:
     source: PrometheusSource
     folder: Path
     gpu_resources: Sequence[str]
-    """As the settings name them; a trailing * matches any ending."""
+    """The names of the settings; a trailing * matches any ending."""
     matchers: Mapping[str, str] = field(default_factory=dict)
 
     async def answers(
@@ -63,7 +63,7 @@ class PastDays:
 
 
 def _keep(path: Path, said: object) -> None:
-    """In place of what was kept of the day while it was shorter."""
+    """Keep it in place of what was kept of the day while it was shorter."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(said).encode())
     for each in path.parent.glob(f"{path.stem.partition('-')[0]}-*.json"):

@@ -59,7 +59,7 @@ def _queries(days: PastDays, span: str) -> dict[str, str]:
 
 
 def as_label(resource: str) -> str:
-    """As kube-state-metrics writes it: `nvidia.com/gpu` is `nvidia_com_gpu`. A * stays."""
+    """The resource as kube-state-metrics writes it: `nvidia.com/gpu` is `nvidia_com_gpu`. A * stays."""
     return re.sub(r"[^a-zA-Z0-9_*]", "_", resource)
 
 

@@ -35,7 +35,7 @@ from scaler_analysis.simulation.recordings.recording import SAMPLE, Recording
 
 READS_AT_ONCE = 4
 _SAMPLES = 1_000_000
-"""In one part: 25 MB of JSON."""
+"""The samples of one part: 25 MB of JSON."""
 _DAY_S = 86_400
 _PART_LENGTHS_S = (_DAY_S, 43_200, 21_600, 10_800, 7_200, 3_600, 1_800, 600)
 SHORTEST_PART = timedelta(seconds=_PART_LENGTHS_S[-1])

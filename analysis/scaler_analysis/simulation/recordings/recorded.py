@@ -48,7 +48,7 @@ class PodFacts:
     """How many its containers request; 0 where that is not known."""
 
     def updated(self, after: "PodFacts") -> "PodFacts":
-        """With what is recorded later, where anything is."""
+        """The facts with what is recorded later, where anything is."""
         return PodFacts(
             owner=after.owner or self.owner,
             queue=after.queue or self.queue,
@@ -71,7 +71,7 @@ class RecordedPod:
     devices: tuple[tuple[int, ...], ...]
     """The positions in the recording of the series of each GPU that reported for it."""
     outages: tuple[tuple[float, float], ...] = ()
-    """From when to when nothing at all was recorded."""
+    """The times in which nothing at all was recorded."""
     series_of_others: tuple[int, ...] = ()
     """Series of other pods for which one of its GPUs reports while it does for this one, or shortly before or after."""
 
@@ -179,7 +179,7 @@ def _workload(owner: str, pods: Sequence[RecordedPod], facts: Mapping[PodKey, Po
 
 
 def _spans(series: Iterable[SeriesSpan]) -> dict[tuple[GpuId, PodKey], tuple[float, float]]:
-    """From when to when each GPU reported for each pod, by any signal."""
+    """The time from when to when each GPU reported for each pod, by any signal."""
     spans: dict[tuple[GpuId, PodKey], tuple[float, float]] = {}
     for each in series:
         key = each.gpu.gpu, each.pod

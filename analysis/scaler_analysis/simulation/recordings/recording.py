@@ -33,7 +33,7 @@ from scaler_analysis.simulation.recordings.silences import (
 
 SAMPLE = np.dtype([("at_s", np.float64), ("ratio", np.float32), ("series", np.uint32)])
 RUN_SAMPLES = 2_000_000
-"""In one file: 32 MB."""
+"""The samples of one file: 32 MB."""
 _STEP_SAMPLES = 500_000
 _BLOCK = 1024
 """So many samples are read, at least, to find an instant."""
@@ -94,7 +94,7 @@ class Recording:
     """Samples that were no measurements."""
     samples: int = 0
     outages: list[tuple[float, float]] = field(default_factory=list)
-    """From when to when nothing at all was recorded, in Unix seconds; none where nobody has asked for silences."""
+    """The times in which nothing at all was recorded, in Unix seconds; none where nobody has asked for silences."""
     _series: dict[tuple[str, PodKey, GpuId], GpuSeries] = field(default_factory=dict)
     """The series in the order of their positions. As in a history, one for a signal of a GPU of a pod, whatever model
     and node its labels name."""
@@ -199,7 +199,7 @@ class Recording:
         return found
 
     def _measure(self, known: FirstAndLast) -> None:
-        """From when to when each series was recorded."""
+        """Find from when to when each series was recorded."""
         series = self._told_apart(known.series, known.first_s)
         self._firsts, self._lasts = np.full(len(self._series), np.inf), np.full(len(self._series), -np.inf)
         np.minimum.at(self._firsts, series, known.first_s)

@@ -49,7 +49,7 @@ def _in_span(series: NDArray[np.integer], at_s: NDArray[np.float64], number: int
 
 
 def silences(numbers: NDArray[np.intp], known: FirstAndLast, longest_s: float) -> Iterator[tuple[int, float, float]]:
-    """From one sample to the next one. `numbers` of what each row counts for, such as the pod of its series."""
+    """The silences between samples. `numbers` of what each row counts for, such as the pod of its series."""
     order = np.lexsort((known.first_s, numbers))
     numbers, first_s, last_s = numbers[order], known.first_s[order], known.last_s[order]
     is_next = (np.diff(numbers) != 0) | (np.diff(first_s // longest_s) != 0)
@@ -61,7 +61,7 @@ def silences(numbers: NDArray[np.intp], known: FirstAndLast, longest_s: float) -
 
 
 def outages_in(known: FirstAndLast, longest_s: float) -> list[tuple[float, float]]:
-    """From when to when nothing at all was recorded."""
+    """The times in which nothing at all was recorded."""
     return [(begin_s, end_s) for _, begin_s, end_s in silences(np.zeros_like(known.series), known, longest_s)]
 
 

@@ -23,9 +23,9 @@ import csv
 import gzip
 import re
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from io import TextIOWrapper
@@ -50,9 +50,9 @@ _INDEX = re.compile(r"(?:gpu|nvidia|card|device)?[-_ ]?\d{1,3}", re.IGNORECASE)
 _LINES = 100_000
 """How many are read together."""
 _LATEST_S = 1e11
-"""In the year 5138; Unix milliseconds are later."""
+"""A time in the year 5138; Unix milliseconds are later."""
 _LONGEST_S = 3 * 366 * 86400.0
-"""From the first line to any other: one line with time 0 would be replayed for 50 years."""
+"""The longest time from the first line to any other: one line with time 0 would be replayed for 50 years."""
 _LONGEST_LINE = 4096
 """Characters. Names of Kubernetes have at most 253."""
 _MOST_COLUMNS = 64
@@ -61,27 +61,21 @@ _MOST_GPUS = 1024
 Columns = Mapping[str, Sequence[Any]]
 
 
-@dataclass(kw_only=True)
-class TraceReading:
-    """What was read of a trace beside its samples."""
-
-    ignored: dict[str, int] = field(default_factory=dict)
-    """Lines of signals that the settings do not have, by signal."""
-    ignored_columns: Sequence[str] = ()
-
-
 def read_trace(
     path: Path,
     recording: Recording,
     signals: Sequence[Signal],
     *,
     progress: Callable[[float], None] = lambda _: None,
-) -> TraceReading:
-    """Take in the whole file. `progress` is told the share that is read. Raises: ConfigurationError."""
+) -> list[str]:
+    """Take in the whole file, and say what was left out. `progress` is told the share that is read.
+
+    Raises: ConfigurationError.
+    """
     taking = _Taking(recording, signals)
     read = _parquet if path.suffix == ".parquet" else _csv
     try:
-        for columns, first_line in read(path, taking.reading, progress):
+        for columns, first_line in read(path, taking.ignored_columns, progress):
             taking.take(columns, first_line)
     except (OSError, EOFError, zlib.error, csv.Error, _BadLineError) as error:
         raise ConfigurationError(f"trace {path}: {_words(error)}") from None
@@ -89,7 +83,13 @@ def read_trace(
     if not recording.samples:
         names = ", ".join(each.name for each in signals)
         raise ConfigurationError(f"trace {path}: no line is a measurement of a signal of the settings ({names})")
-    return taking.reading
+    return [
+        *(f"column {each!r} is none of a trace file's, left out" for each in taking.ignored_columns),
+        *(
+            f"{lines:,} samples of signal {name!r}, which the settings do not have, left out"
+            for name, lines in taking.ignored.items()
+        ),
+    ]
 
 
 def _words(error: Exception) -> str:
@@ -114,7 +114,9 @@ class _Taking:
         self._positions: dict[tuple[str, ...], int] = {}
         """The position of each series, by what identifies it in the file; -1 where its signal is not known."""
         self._first_s = nan
-        self.reading = TraceReading()
+        self.ignored: Counter[str] = Counter()
+        """Lines of signals that the settings do not have, by signal."""
+        self.ignored_columns: list[str] = []
 
     def take(self, columns: Columns, first_line: int) -> None:
         at_s, values = _times(columns["time"], first_line), _numbers(columns["value"], first_line, "value")
@@ -130,7 +132,7 @@ class _Taking:
             self._recording.add(signal, positions[is_signal], at_s[is_signal], values[is_signal])
         for name in columns["signal"] if (positions < 0).any() else ():
             if name not in self._signals:
-                self.reading.ignored[name] = self.reading.ignored.get(name, 0) + 1
+                self.ignored[name] += 1
 
     def _check_span(self, at_s: NDArray[np.float64], texts: Sequence[Any], first_line: int) -> None:
         known = at_s[np.isfinite(at_s)]
@@ -234,13 +236,13 @@ def _count(value: Any, first_line: int) -> int:
 # ---- files
 
 
-def _csv(path: Path, reading: TraceReading, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
+def _csv(path: Path, ignored: list[str], progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
     """Some lines at a time in columns, and the number of the first of them."""
     size = max(1, path.stat().st_size)
     with path.open("rb") as raw, _text(raw) as text:
         lines = csv.reader(_short_lines(text))
         names = [each.strip() for each in next(lines, [])]
-        _check(names, reading)
+        _check(names, ignored)
         line, rows = 2, _whole_rows(lines, len(names))
         while some := [*islice(rows, _LINES)]:
             yield dict(zip(names, zip(*some, strict=True), strict=True)), line
@@ -285,8 +287,8 @@ def _text(raw: IO[bytes]) -> IO[str]:
     return TextIOWrapper(raw, encoding="utf-8-sig", newline="")
 
 
-def _check(names: Sequence[str], reading: TraceReading) -> None:
-    reading.ignored_columns = [each for each in names if each not in REQUIRED + OPTIONAL]
+def _check(names: Sequence[str], ignored: list[str]) -> None:
+    ignored += [each for each in names if each not in REQUIRED + OPTIONAL]
     missing = [each for each in REQUIRED if each not in names]
     if len(names) > _MOST_COLUMNS:
         raise _BadLineError(
@@ -299,7 +301,7 @@ def _check(names: Sequence[str], reading: TraceReading) -> None:
         )
 
 
-def _parquet(path: Path, reading: TraceReading, progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
+def _parquet(path: Path, ignored: list[str], progress: Callable[[float], None]) -> Iterator[tuple[Columns, int]]:
     try:
         from pyarrow import ArrowException, string
         from pyarrow.parquet import ParquetFile
@@ -310,7 +312,7 @@ def _parquet(path: Path, reading: TraceReading, progress: Callable[[float], None
     try:
         file = ParquetFile(path)
         names = file.schema_arrow.names
-        _check(names, reading)
+        _check(names, ignored)
         line, wanted = 1, [each for each in (*REQUIRED, *OPTIONAL) if each in names]
         for batch in file.iter_batches(batch_size=_LINES, columns=wanted):
             # Of what is a text here there may be numbers, or nothing.

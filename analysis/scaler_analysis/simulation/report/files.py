@@ -21,7 +21,7 @@ _NUMBERS = (
     "unknownGpuHours",
 )
 SHOWN_WORKLOADS = 40
-"""That freed most; all of them are in JSON and CSV."""
+"""The workloads that freed most; all of them are in JSON and CSV."""
 
 
 def html_of(answer: Json, *, at: datetime) -> str:
