@@ -152,7 +152,7 @@ class LeaderControllers:
             self.reclaim.wake()
 
     def _offer_changed(self, change: Change[ClusterOffer]) -> None:
-        """For a remote copy there may be a plan now, or none any more."""
+        """There may be a plan for a remote copy now, or none any more."""
         old, new = change.old, change.new
         if old is None or new is None or old.spec != new.spec:
             self.reclaim.wake()
@@ -258,7 +258,7 @@ class Leadership:
         return self._settings.metrics.fleet is None and bool(lease_namespace(self._settings))
 
     def _candidate(self) -> LeaderElector:
-        """For the Lease of the settings. Whether it leads is a metric."""
+        """A candidate for the Lease of the settings. Whether it leads is a metric."""
         lease = self._settings.kubernetes.lease
         elector = LeaderElector(
             self._wiring.transport,

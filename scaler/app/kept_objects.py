@@ -92,7 +92,7 @@ def _spec(spec: PodSpec) -> PodSpec:
 
 
 def _status(pod: Pod) -> PodStatus:
-    """Until its node has taken it up, it says when the pod was created."""
+    """Its start is the creation of the pod until its node has taken it up."""
     status = pod.status
     return PodStatus(
         phase=shared_text(status.phase),

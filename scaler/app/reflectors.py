@@ -136,7 +136,7 @@ class ClusterReflectors:
                 await asyncio.gather(*listed, self.requests.wait_known())
 
     def nominations(self, max_age: timedelta, *, always: bool) -> NominatedCopies:
-        """For which remote copies of MultiKueue this cluster is nominated; for none where it is confined."""
+        """The remote copies of MultiKueue for which this cluster is nominated; none where it is confined."""
         if self.is_confined:
             return NominatedCopies()
         unreadable = [f"{key[1]}: {why}" for key, why in self.offers.undecodable.items()]

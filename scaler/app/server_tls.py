@@ -69,7 +69,7 @@ def _show(metrics: Metrics, change: CertificateChange) -> None:
 
 
 def _warn_without_tls(settings: Settings) -> None:
-    """Once, and not for servers that only this machine can reach."""
+    """The warning comes once, and not for servers that only this machine can reach."""
     servers = {"http": settings.http} | ({"grpc": settings.grpc} if "scaler" in settings.components else {})
     clear = [name for name, server in servers.items() if server.tls is None and not _is_local(server.address)]
     if clear:

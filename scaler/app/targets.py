@@ -6,7 +6,7 @@ from scaler.notifications.controller import Notifications
 from scaler.notifications.senders import target_kind
 
 _THREADS = 4
-"""For targets whose libraries block: so many of them may hang without keeping others from messages."""
+"""Threads for targets whose libraries block: so many of them may hang without keeping others from messages."""
 
 
 def configured_notifications(settings: NotificationSettings) -> Notifications:

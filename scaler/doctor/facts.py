@@ -60,7 +60,7 @@ class DoctorSettings:
     """The targets that notify owners."""
 
     def policy_of(self, trigger: Trigger) -> Policy:
-        """That of the trigger, with the operator's defaults. Raises: MetadataError."""
+        """The policy of the trigger, with the operator's defaults. Raises: MetadataError."""
         return resolve(("settings", self.defaults), ("trigger metadata", parse_metadata(trigger.metadata)))
 
 
@@ -94,7 +94,7 @@ class DoctorInputs:
     keda_leases: ListResult[Lease] = Unread("it was not asked for")  # noqa: RUF009 - frozen
     """Leases of KEDA's operators."""
     own_leases: ListResult[Lease] = Listing()
-    """That of this scaler, in one element; none where there is none."""
+    """The Lease of this scaler, in one element; none where there is none."""
 
     def of(self, kind: type[T]) -> Sequence[T]:
         """The objects; none where they could not be read, which is a finding of its own."""

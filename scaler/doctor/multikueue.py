@@ -45,7 +45,7 @@ T = TypeVar("T")
 _PLACEMENT_CONTROLLER = "open-cluster-management.io/placement"
 """Controller of AdmissionChecks by which OCM's addon for Kueue writes MultiKueueConfigs."""
 _SETTLED = timedelta(seconds=30)
-"""For how long a copy has quota before it counts: Kueue takes some seconds to remove those of other clusters."""
+"""A copy has quota for so long before it counts: Kueue takes some seconds to remove those of other clusters."""
 _WORKER_SECONDS = 10.0
 
 

@@ -53,7 +53,7 @@ class Connections:
         """`refuse` is called with the reason, each time."""
         self.server, self.tls, self.limits, self.refuse = server, tls, limits, refuse
         self._open: dict[_Connection, None] = {}
-        """In the order of time."""
+        """Oldest first."""
 
     def __call__(self) -> "_Connection":
         return _Connection(self)
@@ -102,7 +102,7 @@ class _Connection(web.RequestHandler):
             super().connection_made(transport) if tls is None else self._begin_tls(tls)
 
     def _begin_tls(self, tls: ssl.SSLContext) -> None:
-        """On the same socket by another transport: uvloop's reads the client's first bytes before `start_tls` runs."""
+        """Another transport takes the socket: uvloop's reads the client's first bytes before `start_tls` runs."""
         same = socket.socket(fileno=os.dup(self._transport.get_extra_info("socket").fileno()))
         self._transport.set_protocol(asyncio.Protocol())
         self._transport.abort()
@@ -157,7 +157,7 @@ class _Connection(web.RequestHandler):
             self._timer.cancel()
 
     def _lasts_at_most(self, time: timedelta, *, late: str = "TooSlow") -> None:
-        """From now on. `late`: why it is refused then; empty where it has its answer."""
+        """The time begins now. `late`: why it is refused then; empty where it has its answer."""
         if self._timer is not None:
             self._timer.cancel()
         if self in self._others:
@@ -171,13 +171,13 @@ class _Connection(web.RequestHandler):
 
 @web.middleware
 async def answered_in_time(request: web.Request, handler: Any) -> web.StreamResponse:
-    """To be the first of a server's middlewares."""
+    """It has to be the first of a server's middlewares."""
     cast(_Connection, request.protocol).answers()
     return cast(web.StreamResponse, await handler(request))
 
 
 async def with_headers(_request: web.Request, response: web.StreamResponse) -> None:
-    """To be called before each answer is sent."""
+    """A server calls it before each answer is sent."""
     response.headers.update(HEADERS)
 
 

@@ -51,7 +51,7 @@ def _parts(families: list[Metric], encode: Encode) -> Iterator[bytes]:
 
 
 class _Families(Collector):
-    """As the library's encoders read a registry."""
+    """Families in the form in which the library's encoders read a registry."""
 
     def __init__(self, *families: Metric) -> None:
         self._families = families
@@ -87,7 +87,7 @@ def _escaped(label: object) -> str:
 
 
 def _number(value: float) -> str:
-    """As the library writes it, which is as Python does where Go would not write an exponent."""
+    """The number as the library writes it: as Python does where Go would not write an exponent."""
     return repr(float(value)) if -_EXPONENT_FROM < value < _EXPONENT_FROM else _go_text(value)
 
 

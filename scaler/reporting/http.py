@@ -33,7 +33,7 @@ from scaler.tls.rotation import Rotation
 
 _HIGHEST_PORT = 65535
 _LONGEST_END_SECONDS = 2.0
-"""For answers that are under way when it stops; Kubernetes kills what has not ended after 30 s."""
+"""The time for answers that are under way when it stops; Kubernetes kills what has not ended after 30 s."""
 _TRUTHS = {"": False, "true": True, "false": False}
 
 

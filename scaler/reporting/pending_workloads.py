@@ -41,7 +41,7 @@ class PendingWorkload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNames:
-    """In which ClusterQueue a Workload is, or would be. `quota` gives Kueue's queues, or why they are not known."""
+    """The ClusterQueue in which a Workload is, or would be. `quota` gives Kueue's queues, or why they are not known."""
 
     quota: Callable[[], Snapshot | NotSynced]
 

@@ -83,7 +83,7 @@ class FlavorShortage(NamedTuple):
     """What all its pods want that may use the flavor."""
     available: int
     most: int
-    """That its queue could ever get, borrowing included."""
+    """The most that its queue could ever get, borrowing included."""
     refusal: str
     """Why its pods may not use the flavor; empty where they may."""
 
@@ -98,7 +98,7 @@ class Diagnosis:
     """The first one is the one that counts."""
     lines: Sequence[FlavorShortage] = ()
     position: int | None = None
-    """In its ClusterQueue, from 1; None where it is not queued."""
+    """Its place in its ClusterQueue, from 1; None where it is not queued."""
     before: Sequence[QuotaWorkload] = ()
     """The Workloads before it there, in order."""
     queue: QueueNode | None = None
@@ -300,5 +300,5 @@ def flavor_shortages(snapshot: ViewSnapshot, gang: QuotaWorkload, queue: QueueNo
 
 
 def pending_since(gang: QuotaWorkload) -> datetime:
-    """For quota since it was queued, for checks since it holds quota."""
+    """It waits for quota since it was queued, for checks since it holds quota."""
     return gang.queued_at if gang.reservation is None else gang.held.at

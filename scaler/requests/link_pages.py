@@ -37,7 +37,7 @@ from scaler.requests.links import PATH, Link, LinkError, Links, LinkVerb
 log = structlog.get_logger(__name__)
 
 ANSWERED = "idlegpu.io/answered"
-"""On a ScaledObject: links that were used, as `id=expiry` (Unix seconds), separated by spaces."""
+"""An annotation of a ScaledObject: links that were used, as `id=expiry` (Unix seconds), separated by spaces."""
 _MOST_ANSWERED = 64
 _DIGITS = 12
 """Digits of Unix seconds. Anybody who may annotate the object may write thousands, which Python does not convert."""
@@ -126,7 +126,7 @@ class LinkPages:
                 return
 
     async def _fresh(self, path: str) -> ScaledObject | None:
-        """As the API has it now, by a patch that changes nothing: our account may patch ScaledObjects, not get them."""
+        """What the API has now, by a patch that changes nothing: our account may patch ScaledObjects, not get them."""
         try:
             return decode(ScaledObject, await self._api.patch(path, {}, dry_run=True))
         except KubeError as error:

@@ -136,7 +136,7 @@ def show(render: Callable[[int], RenderableType]) -> None:
 
 
 def plain_text(renderable: RenderableType, width: int) -> str:
-    """As a terminal of that width would show it, without colours."""
+    """The text that a terminal of that width would show, without colours."""
     console = _SanitizingConsole(markup=False, emoji=False, highlight=False, width=width, color_system=None)
     return _text(console, renderable)
 

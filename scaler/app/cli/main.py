@@ -67,7 +67,7 @@ def cluster_client_of(
     dcgm_endpoint: DcgmEndpoint = None,
     as_json: AsJson = False,
 ) -> "ScalerClient":
-    """For verbs that need no running scaler: the Kubernetes API and, where it is named, a metrics source."""
+    """A client for verbs without a running scaler: it has the Kubernetes API and, where named, a metrics source."""
     from scaler.app.cli.client import ScalerClient
 
     flags = {

@@ -129,7 +129,7 @@ def _limits(flavor: Json) -> str:
 
 
 def amount(resource: str, value: float | None) -> str:
-    """As it is written in a manifest."""
+    """The amount as it is written in a manifest."""
     if value is None:
         return _UNKNOWN
     return as_text(resource, round(value * 1000) if resource == CPU else int(value))

@@ -173,7 +173,7 @@ def _within_limits(found: ScaledObject) -> str:
 
 
 async def _user(kube: KubeTransport) -> str:
-    """As whom the API knows us; empty where it does not say."""
+    """The user as whom the API knows us; empty where it does not say."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with suppress(KubeError, *UNREADABLE, AttributeError):
         answer = msgspec.json.decode(await kube.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", review))

@@ -18,7 +18,7 @@ _STYLES = {"Idle": "yellow", "Busy": "green", "Unknown": "magenta"}
 
 
 def run_top(client: ScalerClient, *, lines: int, every: float | None) -> int:
-    """Once where `every` is None, and where nobody watches. Raises: ScalerError."""
+    """It is shown once where `every` is None, and where nobody watches. Raises: ScalerError."""
 
     def shown(answer: Json, width: int) -> RenderableType:
         return render(answer, width, lines=lines, now=datetime.now(UTC))

@@ -21,7 +21,7 @@ class CallCredentials:
     verifies: bool = True
     """Whether it verifies the server's certificate."""
     authorities_pem: bytes = b""
-    """Beside those of the system."""
+    """They are trusted beside those of the system."""
     certificate_pem: bytes = b""
     key_pem: bytes = field(default=b"", repr=False)
 

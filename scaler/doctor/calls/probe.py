@@ -39,7 +39,7 @@ from scaler.tls.certificates import Certificate, certificates_in, is_expired, is
 from scaler.tls.material import load_pair, second
 
 _SECONDS = 5.0
-"""For each step. KEDA itself waits without end."""
+"""Each step may take so long. KEDA itself waits without end."""
 
 
 class CallProblem(StrEnum):
@@ -120,7 +120,7 @@ async def _probe_tls(call: ScalerCall, now: datetime) -> CallResult:
 
 
 async def _probe_unverified(call: ScalerCall, certificate: Certificate, pem: bytes, now: datetime) -> CallResult:
-    """As for a client that trusts any certificate. gRPC knows no such client, but one that trusts this certificate."""
+    """The result for a client that trusts any certificate. gRPC knows none, but one that trusts this certificate."""
     if is_expired(certificate, now) or is_not_yet_valid(certificate, now):
         return CallResult(certificate=certificate)
     trusting = replace(call, credentials=replace(call.credentials, authorities_pem=pem))
@@ -133,7 +133,7 @@ async def _probe_unverified(call: ScalerCall, certificate: Certificate, pem: byt
 
 
 def _server_certificate(call: ScalerCall) -> tuple[Certificate, bytes] | None:
-    """With its PEM; None where the server does not get as far as to show one. Blocks.
+    """The certificate and its PEM; None where the server does not get as far as to show one. Blocks.
 
     Raises: OSError where nothing listens; ConfigurationError for the trigger's own pair.
     """

@@ -83,7 +83,7 @@ def _is_of_the_cluster(host: str) -> bool:
 
 
 def _calls_of(triggers: Sequence[AuthenticatedTrigger]) -> dict[CallKey, list[AuthenticatedTrigger]]:
-    """Without triggers whose credentials are not known."""
+    """Triggers by what they call with, without those whose credentials are not known."""
     found = defaultdict[CallKey, list[AuthenticatedTrigger]](list)
     for trigger in triggers:
         if trigger.unread is None and _host(trigger.address):

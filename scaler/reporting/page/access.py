@@ -30,7 +30,7 @@ from scaler.kube.reviews import AuthenticatedUser, ResourceAttributes, ReviewApi
 _REMEMBERED_S = 60.0
 _MOST_USERS = 200
 _MOST_NAMESPACES = 1000
-"""That are asked about for one user; of others nothing is shown."""
+"""So many are asked about for one user; of others nothing is shown."""
 _AT_ONCE = 8
 _LONGEST_NAME, _MOST_GROUPS = 256, 200
 _RESERVED = "system:"

@@ -29,7 +29,7 @@ class TimeTick:
 
     @property
     def anchor(self) -> str:
-        """On which side of its label it is, so that none is cut off at an edge."""
+        """The side of its label on which it is, so that none is cut off at an edge."""
         return "start" if self.percent < 10 else "end" if self.percent > 90 else "middle"
 
 

@@ -49,7 +49,7 @@ class FleetArea:
     state: str
     meaning: str
     path: str
-    """In a square of the size 1."""
+    """Its coordinates are those of a square of the size 1."""
     now: float
 
     @property

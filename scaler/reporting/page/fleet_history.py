@@ -124,7 +124,7 @@ class FleetHistoryReader:
         self._answers: dict[frozenset[str] | None, tuple[float, FleetHistory | str]] = {}
 
     async def read(self, at: datetime, namespaces: Collection[str] | None = None) -> FleetHistory:
-        """Up to this instant, of these namespaces; None: of all."""
+        """What was up to this instant in these namespaces; None: in all."""
         if self._source is None or (namespaces is not None and not any(map(NAMESPACE.fullmatch, namespaces))):
             return self._remembered(namespaces, "")
         async with self._turn:

@@ -56,7 +56,7 @@ class PolicyLine:
 def lines_of_policies(
     found: Iterable[IdlePolicy], unreadable: Mapping[Key, str], *, namespace: str = "", looker: Looker
 ) -> list[PolicyLine]:
-    """In the order in which jobs follow them, those of the cluster last."""
+    """Policies in the order in which jobs follow them, those of the cluster last."""
     by_key = {each.metadata.key: each for each in found}
     policies = [policy_of(each) for each in by_key.values()]
     policies += [

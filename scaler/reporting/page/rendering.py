@@ -177,7 +177,7 @@ def when(instant: datetime | str | None, at: datetime) -> str:
 
 
 def whole_duration(duration: timedelta) -> str:
-    """In whole seconds, of at most two units."""
+    """The duration in whole seconds, of at most two units."""
     return format_duration(max(timedelta(0), duration - duration % _SECOND))
 
 

@@ -32,7 +32,7 @@ _MOST_PODS = 64
 _USUAL_PODS = 8
 """Pods of a workload that has none now."""
 _MOST_SAMPLES = 100_000
-"""That one picture is made of: beyond them less time is asked for."""
+"""One picture is made of no more: beyond them less time is asked for."""
 _MOST_BINS = 120
 _PATIENCE_S = 4.0
 
@@ -70,7 +70,7 @@ class PodMemory:
 
     def __init__(self) -> None:
         self._pods: dict[Key, tuple[Sequence[GpuPod], tuple[str, ...]]] = {}
-        """As they were looked at last, and the names of all that are remembered."""
+        """The pods of the last look, and the names of all that are remembered."""
 
     def look(self, evaluation: Evaluation) -> None:
         for key, entry in evaluation.entries.items():
@@ -91,7 +91,7 @@ def _newest(pods: Sequence[GpuPod], before: Sequence[str]) -> tuple[str, ...]:
 
 class SignalHistoryReader:
     def __init__(self, sampler: Sampler, pods: PodMemory, source: PrometheusSource | None) -> None:
-        """Without a `source` there is only memory: no Prometheus, or rules by which it is not known what to ask."""
+        """There is only memory where `source` is None: no Prometheus, or rules by which it is not known what to ask."""
         self._sampler = sampler
         self._pods = pods
         self._source = source

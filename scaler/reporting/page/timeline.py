@@ -184,7 +184,7 @@ def _expected(axis: TimeAxis, suspend_at: datetime | None, keep_until: datetime 
 
 
 def _in_rows(marks: Sequence[TimelineMark]) -> list[TimelineMark]:
-    """In the order of time; those that would hide each other are in different rows, as far as there are any."""
+    """Marks in the order of time; those that would hide each other are in different rows, as far as there are any."""
     ends, found = [float("-inf")] * _MARK_ROWS, list[TimelineMark]()
     for mark in sorted(marks, key=lambda each: each.at):
         row = next((row for row, end in enumerate(ends) if mark.percent >= end), len(found) % _MARK_ROWS)
@@ -238,5 +238,5 @@ def _steps(run: Sequence[SignalBin], axis: TimeAxis, ratios: Sequence[float]) ->
 
 
 def _y(ratio: float) -> float:
-    """From above, of 100."""
+    """The distance from above, of 100."""
     return round(100 * (1 - sqrt(min(1.0, max(0.0, ratio)))), 2)

@@ -101,7 +101,7 @@ class WorkloadLines:
     _lines: Mapping[Key, WorkloadLine] = field(default_factory=dict)
 
     async def of(self, evaluation: Evaluation | None) -> Sequence[WorkloadLine]:
-        """In the order of their keys. KEDA gets its answers meanwhile."""
+        """Lines in the order of their keys. KEDA gets its answers meanwhile."""
         if evaluation is None:
             return ()
         if evaluation is not self._evaluation:

@@ -205,7 +205,7 @@ class FleetMetrics:
         set_series(self._metrics.longest_pending_seconds, longest)
 
     def show_budgets(self, spending: Spending, at: datetime) -> None:
-        """As many of them as namespaces are shown: policies are made by their owners. Of several limits the lowest."""
+        """No more are shown than namespaces: policies are made by their owners. Of several limits the lowest."""
         shown = [each for each in spending.budgets if self._budgets.of(each.name) == each.name]
         used, metrics = {each: spending.used(each, at) for each in shown}, self._metrics
         set_series(metrics.budget_limit_workloads, {(each.name,): each.most for each in shown})

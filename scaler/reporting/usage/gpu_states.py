@@ -97,10 +97,10 @@ def doubt_of(verdict: WorkloadVerdict | None) -> UnknownReason | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupLimits:
-    """Up to which age of a pod missing samples are expected."""
+    """The ages of a pod up to which missing samples are expected."""
 
     ripe: timedelta
-    """As long as a window: from then on all of it must be covered."""
+    """The length of a window: from then on all of it must be covered."""
     shown: timedelta
     """How long the first sample may take, and samples of the pod that had the GPU before may count."""
 

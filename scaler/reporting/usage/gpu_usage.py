@@ -88,7 +88,7 @@ class TargetUsage:
 
     @property
     def idle_seconds(self) -> float | None:
-        """For how long its GPUs have been quiet."""
+        """How long its GPUs have been quiet."""
         since = self.decision.idle_since
         return None if since is None else (self.at - since).total_seconds()
 
@@ -138,7 +138,7 @@ class _PodUsage:
     length: timedelta
     """Length of the window that its GPUs are judged by."""
     ripe: timedelta
-    """From which age on all of that must be covered."""
+    """The age from which on all of that must be covered."""
     stands: bool
     """Whether it stays as it is until what it rests on changes, or what its GPUs show."""
 
@@ -181,7 +181,7 @@ class GpuUsageReader:
     """The models by node. They are remembered while no pod reports there: the model of a node does not change. Nodes do
     come and go."""
     _before: dict[Key, _PodUsage] = field(default_factory=dict, init=False, repr=False)
-    """As of the evaluation before."""
+    """The usage at the evaluation before."""
     _undecided: JudgedRows = field(default_factory=JudgedRows, init=False, repr=False)
     """GPUs of pods whose usage stands, and that no decision has judged."""
 

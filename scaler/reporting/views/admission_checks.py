@@ -80,7 +80,7 @@ def _change(checked: CheckedWorkload) -> CheckChange | None:
 
 
 def _yielded(yielded: Yielded | None) -> Json | None:
-    """That it gave its quota back, and until when it keeps what it has."""
+    """It gave its quota back, and keeps what it has until `notAgainBefore`."""
     if yielded is None:
         return None
     return {

@@ -186,7 +186,7 @@ def _job_of(observed: KueueWorkload | None) -> str | None:
 
 
 def whole(duration: timedelta) -> timedelta:
-    """In whole seconds, and none below."""
+    """The duration in whole seconds, and none below 0."""
     return timedelta(seconds=max(0, int(duration.total_seconds())))
 
 

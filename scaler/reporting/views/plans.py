@@ -134,7 +134,7 @@ def _candidate(candidate: Candidate, assumed: Collection[str]) -> Json:
 
 
 def _idle_since(snapshot: ViewSnapshot, name: str) -> tuple[datetime | None, bool]:
-    """And whether that is a bound."""
+    """The instant since when it is idle, and whether that is a bound."""
     if snapshot.evaluation is None:
         return None, False
     namespace, _, rest = name.partition("/")
@@ -156,7 +156,7 @@ def _placement(placement: Placement, gang: str) -> list[Json]:
 
 
 def _least(alternatives: Sequence[Alternative]) -> list[Alternative]:
-    """Without those that hold another one that does, and more besides."""
+    """Alternatives without those that hold another one that does, and more besides."""
     enough = [set(each.victims) for each in alternatives if each.why_not is None]
     return [each for each in alternatives if each.why_not or not any(less < set(each.victims) for less in enough)]
 
@@ -213,4 +213,4 @@ _HELP_WITH_QUOTA: Mapping[NoPlanReason, str] = {
     NoPlanReason.UNFORESEEABLE: "Nothing here: plans are made only for what can be foreseen. The check goes on "
     "as ever.",
 }
-"""For a gang that has its quota, and lacks nodes."""
+"""What is said of a gang that has its quota, and lacks nodes."""

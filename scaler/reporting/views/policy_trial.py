@@ -158,7 +158,7 @@ class PolicyTrial:
         }
 
     def _scaled_object(self, job: Job, followed: Followed) -> ScaledObject:
-        """As it would be, with the annotations of the one that is there."""
+        """The ScaledObject as it would be, with the annotations of the one that is there."""
         made = decode(ScaledObject, msgspec.json.encode(scaled_object(job, followed, self._target)))
         known = self._attached.scaled_objects.get(job.namespace, attached_name(job))
         if known is None:

@@ -96,7 +96,7 @@ class QueryService:
             return {**shown, "staysSuspended": await self._stays_suspended(observed, snapshot.at)}
 
     async def _with_clusters(self, shown: Mapping[str, Any], at: datetime) -> Mapping[str, Any]:
-        """With what each cluster answers to those that wait for one."""
+        """What is shown, with the answer of each cluster to those that wait for one."""
         waiting = await self._dispatch.waiting(at) if self._dispatch is not None else {}
         gangs = [{**each, "dispatch": waiting.get((each["namespace"], each["name"]))} for each in shown["gangs"]]
         return {**shown, "gangs": gangs}
@@ -166,7 +166,7 @@ class QueryService:
     # ---------------------------------------------------------------------------------------------------------- pending
 
     async def _planner_answers(self, snapshot: ViewSnapshot, chosen: Sequence[QuotaWorkload]) -> PlannerAnswers:
-        """For gangs in the trees of the selected ones, in the order of the reclaim controller, as far as time allows.
+        """Answers for gangs in the selected ones' trees, in the reclaim controller's order, as far as time allows.
 
         In each scope of plans the first gang that gets one is the last that is looked at.
         """

@@ -46,7 +46,8 @@ def settings(folder, **more):
     return path
 
 
-def simulated(folder, path, *flags, **more):
+def simulated(folder, path, *flags, curve=False, **more):
+    flags = flags if curve else (*flags, "--no-curve")
     words = ("simulate", "--trace", str(path), "--config", str(settings(folder, **more)), *flags, "--json")
     return command(*words).json
 
@@ -129,7 +130,7 @@ def test_in_parquet_names_may_be_numbers_and_what_is_not_known_may_be_null(tmp_p
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     columns = dict(zip(COLUMNS, map(list, zip(*lines("a"), strict=True)), strict=True)) | {column: values}
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
-    answer = simulated(tmp_path, tmp_path / "t.parquet", "--idle-after", "30m", "--no-curve")
+    answer = simulated(tmp_path, tmp_path / "t.parquet", "--idle-after", "30m")
     assert answer["policies"][0]["freedGpuHours"] == pytest.approx(29.5 / 60, abs=1e-4)
 
 
@@ -183,11 +184,11 @@ def test_optional_columns_tell_owners_queues_teams_gpus_and_models(tmp_path):
 def test_models_without_a_price_are_named(tmp_path):
     rows = [*lines("a", more=("H100",)), *lines("b", more=("A100",)), *lines("c", more=("",))]
     path = written(tmp_path, text_of(rows, (*COLUMNS, "model")))
-    answer = simulated(tmp_path, path, "--no-curve", metrics={"prices": {"H100": 6.0}})
+    answer = simulated(tmp_path, path, metrics={"prices": {"H100": 6.0}})
     words = "metrics.prices has no price for GPUs whose model is not known, A100: what is freed of them is missing"
     assert [each for each in answer["notes"] if each.startswith(words)]
-    assert simulated(tmp_path, path, "--no-curve", metrics={"prices": {"*": 6.0}})["notes"] == []
-    assert simulated(tmp_path, path, "--no-curve")["notes"] == []
+    assert simulated(tmp_path, path, metrics={"prices": {"*": 6.0}})["notes"] == []
+    assert simulated(tmp_path, path)["notes"] == []
 
 
 @pytest.mark.parametrize("flag", ["--html", "--csv"])
@@ -333,7 +334,7 @@ def test_the_curve_marks_today_and_recommends_what_frees_most_within_the_regret(
         return 50 if minute % 50 == 0 or minute > 300 else 0
 
     rows = [(BEGIN + 60 * m, "team", "a", "GPU-a", "gpu_util", work(m)) for m in range(720)]
-    answer = simulated(tmp_path, written(tmp_path, text_of(rows)), "--accept-regret", "50%")
+    answer = simulated(tmp_path, written(tmp_path, text_of(rows)), "--accept-regret", "50%", curve=True)
     today = [each["idleAfter"] for each in answer["curve"] if each["isToday"]]
     fit = [each for each in answer["curve"] if each["suspensions"] and each["regretShare"] <= 0.5]
     assert today == ["1h"]
