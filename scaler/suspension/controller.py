@@ -167,7 +167,7 @@ class SuspensionController:
             return
         for request in self._changed_by(evaluation):
             self._queue.add(request)
-        for key in self.reconciler.budgets.next_in_line() if self.reconciler.budgets is not None else ():
+        for key in self.reconciler.next_in_line():
             for request in (
                 self._written_on(key[0], evaluation.entries[key].target) if key in evaluation.entries else ()
             ):

@@ -1,4 +1,4 @@
-"""Which uses of limited keeps were there? One ConfigMap beside the Lease, where no tenant can write. Leader only.
+"""Limits keeps by a record of their uses: one ConfigMap beside the Lease, where no tenant can write. Leader only.
 
 Laws:
 
@@ -12,19 +12,32 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
+from functools import partial
 
 import msgspec
+import structlog
 
+from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Key
+from scaler.decision.reasons import SuspensionEventReason
 from scaler.documents import UNREADABLE
 from scaler.errors import KubeError
-from scaler.kube.objects.core import decode
-from scaler.kube.objects.keda import ConfigMap
-from scaler.kube.objects.resources import CONFIG_MAP
-from scaler.kube.writes import WriteApi
-from scaler.suspension.keeps import WEEK, Keep, recent
+from scaler.idleness.policy import Policy
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.objects.core import ObjectMeta, decode
+from scaler.kube.objects.keda import ConfigMap, ScaledObject
+from scaler.kube.objects.resources import CONFIG_MAP, Resource
+from scaler.kube.writes import WriteApi, log_refusal
+from scaler.suspension.keeps import KEEPS_ANNOTATION, WEEK, Keep, Settled, encode_keeps, recent, settle
+from scaler.targets.workloads import (
+    EXCLUDE,
+    KEEP_FOR,
+    KEEP_UNTIL,
+)
+
+log = structlog.get_logger(__name__)
 
 SUFFIX = "-keeps"
 """The end of its name, after the name of the Lease."""
@@ -85,6 +98,61 @@ class KeepRecord:
         except UNREADABLE as error:
             raise KubeError(f"{self._path} cannot be read ({error}); delete it: keeps are counted anew then") from None
         self._version = found.metadata.resource_version
+
+
+class KeepLimiter:
+    """Limits what owners ask to be kept, as policies say."""
+
+    def __init__(self, api: WriteApi, record: KeepRecord, announcer: EventSink, clock: Callable[[], datetime]) -> None:
+        self._api, self._record, self._announcer, self._clock = api, record, announcer, clock
+
+    def lead(self) -> None:
+        """This replica leads from now on; others have written until then."""
+        self._record.forget()
+
+    async def settle(
+        self,
+        scaled_object: ScaledObject | None,
+        annotated: Iterable[tuple[Resource, ObjectMeta]],
+        decision: Decision | None,
+    ) -> bool:
+        """Limit what owners ask to be kept, as the policy says; whether anything was written."""
+        recorded = scaled_object.metadata if scaled_object is not None else ObjectMeta()
+        policy = decision.policy if decision is not None and scaled_object is not None else None
+        for resource, metadata in annotated:
+            settled = await self._settled(recorded.key, metadata, f"{resource.kind} {metadata.name}", policy)
+            written = {resource.path(*metadata.key): (metadata, dict(settled.annotations))}
+            if settled.keeps and scaled_object is not None:
+                path = scaled_object.resource.path(*recorded.key)
+                annotations = written.get(path, (recorded, {}))[1] | {KEEPS_ANNOTATION: encode_keeps(settled.keeps)}
+                written[path] = recorded, annotations
+            for path, (on, annotations) in written.items():
+                if annotations:
+                    body = {"metadata": {"annotations": annotations, "resourceVersion": on.resource_version}}
+                    await self._api.patch(path, body)
+            if settled.refused:
+                about = ObjectReference.of(resource, metadata)
+                self._announcer.record(about, SuspensionEventReason.KEEP_REFUSED, settled.refused, warning=True)
+            if settled.keeps or settled.annotations:
+                return True
+        return False
+
+    async def _settled(self, key: Key, metadata: ObjectMeta, where: str, policy: Policy | None) -> Settled:
+        """What becomes of the annotations, with each new use recorded. Without the record nothing is limited."""
+        now, unlimited = self._clock(), settle(metadata.annotations, where, keeps=(), policy=None, now=self._clock())
+        is_kept = metadata.annotations.keys() & {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
+        if policy is None or not policy.limits_keeps or not is_kept:
+            return unlimited
+        try:
+            async with self._record.lock:
+                keeps = await self._record.of(key)
+                settled = (limit := partial(settle, metadata.annotations, where, keeps=keeps, policy=policy, now=now))()
+                if settled.keeps and not await self._record.write(key, settled.keeps, now):
+                    settled = limit(is_full=True)
+        except KubeError as error:
+            log_refusal(log, "keeps are not limited yet", error, about=where, namespace=metadata.namespace)
+            return unlimited
+        return settled
 
 
 def _key(name: str) -> Key:

@@ -308,7 +308,7 @@ def forged(*states: str) -> str:
 async def test_a_deployment_has_its_history_and_its_mark_in_its_record(cluster: SmallCluster) -> None:
     await serves(cluster)
     async with replica(cluster) as one:
-        one.reconciler._clock = lambda: NOON
+        one.now = NOON
         await decides(one, ACTIVE)
         await decides(one, SUSPENDED)
         ours = Leader(one, Receiver())
@@ -325,7 +325,7 @@ async def test_no_message_is_made_of_a_history_that_a_tenant_may_have_written(cl
     """Neither before this leader has decided anything, nor later, however often it is written."""
     await serves(cluster, **{HISTORY: forged("Warned", "Suspended"), OWNER: "boss@example.com"})
     async with replica(cluster) as one:
-        one.reconciler._clock = lambda: NOON
+        one.now = NOON
         ours = Leader(one, Receiver())
         await ours.ticks(60)
         await decides(one, ACTIVE)
@@ -340,7 +340,7 @@ async def test_no_message_is_made_of_a_history_that_a_tenant_may_have_written(cl
 async def test_what_another_leader_has_written_is_continued_without_its_words(cluster: SmallCluster) -> None:
     await serves(cluster, **{HISTORY: forged("Busy", "Suspended"), OWNER: "boss@example.com"})
     async with replica(cluster) as one:
-        one.reconciler._clock = lambda: NOON
+        one.now = NOON
         ours = Leader(one, Receiver())
         await decides(one, SUSPENDED)
         await ours.ticks(60)

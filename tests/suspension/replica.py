@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -51,7 +52,11 @@ class Replica:
         self.copies = self.reflectors.cluster(GPUS)
         self.decision_cache = DecisionCache(max_age=minutes(10))
         self.recorder = EventRecorder(transport)
-        self.reconciler = SuspensionReconciler(transport, self.copies, self.decision_cache, self.recorder)
+        self.now: datetime | None = None
+        """What the reconciler takes for now; None: what it is."""
+        self.reconciler = SuspensionReconciler(
+            transport, self.copies, self.decision_cache, self.recorder, clock=lambda: self.now or datetime.now(UTC)
+        )
         self.rounds: list[Exception | None] = []
         self.leading = SuspensionController(
             reconciler=self.reconciler,

@@ -17,7 +17,7 @@ from scaler.errors import KubeError
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.resources import CONFIG_MAP, SCALED_OBJECT
 from scaler.suspension import keep_record
-from scaler.suspension.keep_record import KeepRecord
+from scaler.suspension.keep_record import KeepLimiter, KeepRecord
 from scaler.suspension.keeps import WEEK, Keep
 from scaler.suspension.reconciler import SuspensionReconciler
 
@@ -131,12 +131,11 @@ async def test_of_uses_at_the_same_time_each_counts(cluster, leader) -> None:
     await cluster.annotate(SCALED_OBJECT, NAME, UNTIL, FAR)
     await until(leader.is_current)
     [ours] = leader.copies.scaled_objects.items()
-    reconciler = SuspensionReconciler(leader.transport, leader.copies, leader.decision_cache, leader.recorder)
+    limiter = KeepLimiter(leader.transport, record(leader), leader.recorder, lambda: NOON)
     metas = [
         msgspec.structs.replace(ours.metadata, annotations={UNTIL: stamp(NOON + minutes(60_000 + n))}) for n in range(4)
     ]
     limit = policy(keeps_per_week=2)
-    reconciler._clock = lambda: NOON
-    found = await asyncio.gather(*(reconciler._settled(ours.metadata.key, each, "it", limit) for each in metas))
+    found = await asyncio.gather(*(limiter._settled(ours.metadata.key, each, "it", limit) for each in metas))
     assert sorted(bool(each.refused) for each in found) == [False, False, True, True]
     assert len(await record(leader).of(ours.metadata.key)) == 2

@@ -498,7 +498,9 @@ async def test_keeps_are_limited_by_the_policy_and_recorded_on_the_scaled_object
 async def test_a_warning_waits_for_its_budget(running, leader):
     soon = Active(reason=DecisionReason.WARNED, message="no room yet")
     budgets = PolicyBudgets(leader.decision_cache, clock=lambda: NOON)
-    leader.reconciler.budgets = budgets
+    leader.reconciler = SuspensionReconciler(
+        leader.transport, leader.copies, leader.decision_cache, leader.recorder, budgets=budgets
+    )
     await running.is_scaled_by({})
     due = decision(
         soon,

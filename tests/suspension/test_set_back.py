@@ -37,7 +37,7 @@ from scaler.idleness.policy import Trust
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.objects.core import last_writer, stamp
 from scaler.kube.objects.resources import DEPLOYMENT, EVENT, NOTEBOOK, POD, SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
-from scaler.suspension import reconciler
+from scaler.suspension import status_writer
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.targets import scale_subresources
 from scaler.targets.scale_subresources import ScaleSubresources
@@ -461,7 +461,7 @@ async def test_the_client_is_named_and_another_trigger_of_keda_is_none(
     cluster, leader, kind: type[Story], writer: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The embedded API does not keep who has written what."""
-    for where in (reconciler, scale_subresources):
+    for where in (status_writer, scale_subresources):
         monkeypatch.setattr(where, "last_writer", lambda _raw, field: f"{writer}" if field == "replicas" else "")
     async with told(cluster, leader, kind) as story:
         for _ in range(2):

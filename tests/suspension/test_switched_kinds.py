@@ -169,8 +169,7 @@ def hours_pass(leader: Replica) -> Callable[[], None]:
     now = datetime.now(UTC)
 
     def later() -> None:
-        instant = now.replace(year=now.year + next(hours))
-        leader.reconciler._clock = lambda: instant
+        leader.now = now.replace(year=now.year + next(hours))
 
     return later
 

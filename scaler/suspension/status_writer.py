@@ -1,0 +1,266 @@
+"""Writes the status of every workload: of a ScalableWorkload, and the record of what has no status of its own.
+
+Laws:
+
+* The Events of what is new follow the write that says it.
+* A record is created when its ScaledObject is decided about for the first time; what 0.1.0 has written in annotations
+  is read into it once, and removed from the ScaledObject after that.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from scaler.decision.annotated_status import annotated_status, as_json, old_annotations
+from scaler.decision.candidate import (
+    HistoryLine,
+    lines_of,
+    next_set_back,
+)
+from scaler.decision.decision import Decision
+from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
+from scaler.decision.describe import prevailing, timestamp
+from scaler.decision.reasons import STATES, CandidateState, DecisionReason, SuspensionEventReason
+from scaler.errors import KubeError
+from scaler.idleness.reasons import UnknownReason
+from scaler.kube.events import EventSink, ObjectReference
+from scaler.kube.objects.core import ObjectMeta, decode, last_writer
+from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
+from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.writes import WriteApi
+from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.targets.cluster_state import ClusterState
+from scaler.targets.records import is_of_other_target, job_ref, record_body
+from scaler.targets.scale_subresources import ScaleSubresources, scalable_workload_ref
+from scaler.targets.target_state import ObservedWorkload, Phase, SetBack, TargetState
+from scaler.targets.workloads import (
+    EXCLUDE,
+    KEEP_FOR,
+    KEEP_UNTIL,
+    WAKE_ANNOTATION,
+    Asker,
+)
+
+
+class WarningBudgets(Protocol):
+    """How many workloads may be warned of a suspension. PolicyBudgets are such."""
+
+    def lead(self) -> None:
+        """This replica leads from now on."""
+
+    def permits_warning(self, key: Key) -> bool:
+        """Whether the budgets of the ScaledObject have room; if so, the warning counts from now on."""
+
+    def next_in_line(self) -> list[Key]:
+        """ScaledObjects that were refused, and would not be now."""
+
+
+_ANNOUNCED_PHASES: Mapping[Phase, tuple[str, bool]] = {
+    Phase.REFUSED: (UnknownReason.UNSUPPORTED_WORKLOAD, True),
+    Phase.DEACTIVATED_BY_OTHER: (SuspensionEventReason.DEACTIVATED_BY_OTHER, True),
+    Phase.FINISHED: (DecisionReason.FINISHED, False),
+    Phase.SUSPENDED: (SuspensionEventReason.PODS_GONE, False),
+    Phase.WAITING_FOR_QUOTA: (DecisionReason.WAITING_FOR_QUOTA, False),
+    Phase.RUNNING: (SuspensionEventReason.RUNNING, False),
+    Phase.NO_WORKLOAD: (UnknownReason.WORKLOAD_MISSING, True),
+}
+"""Phases whose begin is an Event: (reason, whether a warning). NoWorkload is one only where there was a Workload."""
+
+
+class StatusWriter:
+    """`entered` is called with the history of a workload, whose last line is the state that it has entered."""
+
+    def __init__(
+        self,
+        api: WriteApi,
+        cluster: ClusterState,
+        decision_cache: DecisionCache,
+        announcer: EventSink,
+        *,
+        budgets: WarningBudgets | None = None,
+        scales: ScaleSubresources | None = None,
+        entered: Callable[[Sequence[HistoryLine]], None] = lambda _history: None,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._api, self._cluster, self._decision_cache = api, cluster, decision_cache
+        self._announcer, self._scales, self._entered, self._clock = announcer, scales, entered, clock
+        self.budgets = budgets
+
+    # ------------------------------------------------------------------------------------------- of ScalableWorkloads
+
+    async def write(
+        self,
+        scalable: ScalableWorkload,
+        state: TargetState,
+        workload: ObservedWorkload | None,
+        decision: Decision | None,
+    ) -> None:
+        scaled_by = self._cluster.scaled_object_of(scalable)
+        status = desired_status(
+            scalable,
+            state,
+            workload,
+            decision,
+            is_evaluated=self._decision_cache.evaluation is not None,
+            asked_by=self._asked_by(scalable, decision),
+            now=self._clock(),
+            scaled_by=scaled_by,
+            set_back=await self._set_back(scalable, workload, decision),
+            permits_warning=lambda: self._permits_warning(scaled_by),
+        )
+        if await self._is_written(scalable, status):
+            also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
+            self._announce_changes(scalable.status, status, [*annotated_objects(self._cluster, scalable), *also])
+            self._announce_phase(scalable, state)
+
+    async def _is_written(self, scalable: ScalableWorkload, status: Mapping[str, Any]) -> bool:
+        """Whether anything of it was worth a write. Raises: KubeError."""
+        if not is_worth_writing(scalable.status, status):
+            return False
+        body = {"metadata": {"resourceVersion": scalable.metadata.resource_version}, "status": status}
+        await self._api.patch(SCALABLE_WORKLOAD.path(*scalable.metadata.key, "status"), body)
+        return True
+
+    def _announce_changes(
+        self, before: ScalableWorkloadStatus, status: Mapping[str, Any], objects: Sequence[tuple[Resource, ObjectMeta]]
+    ) -> None:
+        """The Events of what is new in the status: on the first of the objects, and some on all."""
+        if status["warnedAt"] and status["warnedAt"] != timestamp(before.warned_at):
+            message = _warning(status["idleSince"], status["suspendAt"], at_least=bool(status.get("idleAtLeast")))
+            about = ObjectReference.of(*objects[0])
+            self._announcer.record(about, SuspensionEventReason.SUSPEND_SOON, message, warning=True)
+        if "history" in status:
+            self._announce_state(lines_of(map(msgspec.json.encode, status["history"])), *objects)
+
+    def _announce_phase(self, scalable: ScalableWorkload, state: TargetState) -> None:
+        is_known = state.phase is not Phase.NO_WORKLOAD or scalable.status.workload_uid
+        if state.phase != scalable.status.phase and is_known and state.phase in _ANNOUNCED_PHASES:
+            reason, is_warning = _ANNOUNCED_PHASES[state.phase]
+            if state.phase is Phase.REFUSED and state.doubt is not None:
+                reason = state.doubt.reason
+            about = ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata)
+            self._announcer.record(about, reason, state.message, warning=is_warning)
+
+    def _announce_state(self, history: Sequence[HistoryLine], *objects: tuple[Resource, ObjectMeta]) -> None:
+        """The Event of a state that was entered, unless another Event of the same moment tells of it.
+
+        It is on the first object; that a suspension was set back is on all.
+        """
+        line = history[-1]
+        row, is_set_back = STATES[CandidateState(line.state)], line.reason == DecisionReason.SET_BACK
+        self._entered(history)
+        event, is_warning = (line.reason, line.times != 1) if is_set_back else (row.event, row.is_warning)
+        about = tuple(dict.fromkeys(ObjectReference.of(*each) for each in objects))
+        for each in about if is_set_back else about[: bool(event)]:
+            self._announcer.record(each, event, line.message, warning=is_warning)
+
+    async def _set_back(
+        self, scalable: ScalableWorkload, workload: ObservedWorkload | None, decision: Decision | None
+    ) -> SetBack | None:
+        """The client that has set its replicas, or activated its Workload; who removes annotations is not known.
+
+        What a plan gives back when its grant ends is started by this scaler.
+        """
+        is_given_back = scalable.status.grant is not None and not (decision and decision.target.grant)
+        if decision is None or workload is None or is_given_back:
+            return None
+        history, down_since = lines_of(scalable.status.history), workload.suspended_at or scalable.status.suspended_at
+        found = next_set_back(history, decision, down_since=down_since, now=self._clock())
+        if found is None or not (scalable.spec.replicas or workload.has_quota):
+            return found
+        path, field = SCALABLE_WORKLOAD.path(*scalable.metadata.key), "replicas"
+        if not scalable.spec.replicas:
+            path, field = WORKLOAD.path(workload.namespace, workload.name), "active"
+        try:
+            return _by(found, last_writer(await self._api.get(path), field))
+        except KubeError:
+            return found
+
+    def _permits_warning(self, scaled_object: ScaledObject | None) -> bool:
+        return self.budgets is None or scaled_object is None or self.budgets.permits_warning(scaled_object.metadata.key)
+
+    def _asked_by(self, scalable: ScalableWorkload, decision: Decision | None) -> str:
+        """Who has asked for what it is kept or woken for, as far as annotations beside that request say so."""
+        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
+        objects = [scalable.metadata, *(x.metadata for x in self._cluster.scaled_objects.by_index("target", target))]
+        is_woken = decision is not None and decision.answer.reason is DecisionReason.WAKING
+        requests = {WAKE_ANNOTATION} if is_woken else {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
+        asking = [each for each in objects if each.annotations.keys() & requests] or objects
+        return next((by for each in asking if (by := str(Asker.of(each.annotations)))), "")
+
+    # ------------------------------------------------------------------------------------------------------ of records
+
+    async def write_record(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject) -> None:
+        """The status of what it scales, where that has none of its own, and the Events of it. Raises: KubeError."""
+        decision, metadata, target = (
+            prevailing(list(entry.triggers.values())),
+            scaled_object.metadata,
+            scaled_object.spec.scale_target_ref,
+        )
+        if decision is None or not self._cluster.has_records(metadata.namespace):
+            return
+        record = self._cluster.record_of(scaled_object) or await self._create_record(scaled_object)
+        if is_of_other_target(record, target):
+            body = {"metadata": {"uid": record.metadata.uid}, "spec": {"jobRef": job_ref(target)}}
+            await self._api.patch(SCALABLE_WORKLOAD.path(*record.metadata.key), body)
+            return
+        known, annotated = record, ScalableWorkloadStatus()
+        if not record.status.state:
+            annotated = annotated_status(metadata.annotations, self._clock())
+            known = msgspec.structs.replace(record, status=annotated)
+        status = as_json(annotated) | desired_status(
+            known,
+            decision.target,
+            None,
+            decision,
+            asked_by=str(Asker.of(metadata.annotations)),
+            now=self._clock(),
+            set_back=await self._set_back_of_scale(known, entry, decision),
+            permits_warning=partial(self._permits_warning, scaled_object),
+        )
+        if await self._is_written(record, status):
+            seen = self._scales.object_of(metadata.namespace, target) if self._scales is not None else None
+            objects = [(SCALED_OBJECT, metadata), *([seen] if seen is not None else [])]
+            self._announce_changes(known.status, status, objects)
+        elif record.status.state and (old := old_annotations(metadata.annotations)):
+            await self._api.patch(SCALED_OBJECT.path(*metadata.key), {"metadata": {"annotations": old}})
+
+    async def _create_record(self, scaled_object: ScaledObject) -> ScalableWorkload:
+        """Raises: KubeError; 409 where it is there, and not seen yet."""
+        namespace = scaled_object.metadata.namespace
+        body = record_body(
+            scaled_object, is_taken=lambda name: self._cluster.scalable_workloads.get(namespace, name) is not None
+        )
+        return decode(ScalableWorkload, await self._api.create(SCALABLE_WORKLOAD.path(namespace), body))
+
+    async def _set_back_of_scale(
+        self, record: ScalableWorkload, entry: EvaluatedScaledObject, decision: Decision
+    ) -> SetBack | None:
+        pods = [each.started_at for each in entry.pods if each.is_member and each.started_at]
+        history, down_since = lines_of(record.status.history), min(pods, default=None)
+        found = next_set_back(history, decision, down_since=down_since, now=self._clock())
+        if found is None or self._scales is None:
+            return found
+        return _by(found, await self._scales.scaled_last_by(record.metadata.namespace, entry.target))
+
+
+def annotated_objects(cluster: ClusterState, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
+    """The ScalableWorkload and what it scales: objects whose annotations keep it."""
+    found, switched = [(SCALABLE_WORKLOAD, scalable.metadata)], cluster.switched_of(scalable)
+    if (scaled := cluster.scaled_metadata(scalable)) is not None:
+        found.append((WORKLOAD if switched is None else switched[0].resource, scaled[1]))
+    return found
+
+
+def _by(set_back: SetBack, client: str) -> SetBack | None:
+    """None where KEDA has started it, as another trigger of the ScaledObject asks for it, or this scaler."""
+    return None if client.startswith(("keda", "idle-gpu-scaler")) else set_back._replace(by=client)
+
+
+def _warning(idle_since: str | None, suspend_at: str | None, *, at_least: bool) -> str:
+    then = f"suspended at {suspend_at}" if suspend_at else "may be suspended for a pending Workload that needs them"
+    return f"GPUs idle {'at least ' * at_least}since {idle_since}; {then}"
