@@ -114,7 +114,7 @@ class AdmissionCheckController:
         self._watch = planner.watch
         self._checks = checks
         self._provisioning = provisioning
-        self._writer = CheckStateWriter(api, announcer, remember=planner.watch.remember)
+        self._writer = CheckStateWriter(api, announcer)
         self._answers = answers
         self._interval = interval
         self._rest = rest
@@ -231,12 +231,11 @@ class _Refused:
 
 
 class CheckStateWriter:
-    """Writes entries of Workloads. `remember` is given every Workload as it was written."""
+    """Writes entries of Workloads."""
 
-    def __init__(self, api: PatchApi, announcer: EventSink, *, remember: Callable[[Workload], None]) -> None:
+    def __init__(self, api: PatchApi, announcer: EventSink) -> None:
         self._api = api
         self._announcer = announcer
-        self._remember = remember
         self._written: dict[CheckKey, _Written] = {}
         self._refused: dict[CheckKey, _Refused] = {}
         self._unconfirmed: set[str] = set()
@@ -331,12 +330,11 @@ class CheckStateWriter:
         key = f"{namespace}/{name}"
         self._unconfirmed.add(key)
         try:
-            written = await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
+            await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
         except KubeError as error:
             if _is_refused(error):
                 self._unconfirmed.discard(key)
             raise
-        self._remember(decode(Workload, written))
         self._unconfirmed.discard(key)
         return True
 
@@ -352,12 +350,10 @@ class CheckStateWriter:
         """
         for key in sorted(self._unconfirmed):
             try:
-                _, fresh = await self._read(key)
+                await self._read(key)
             except (KubeError, *UNREADABLE) as error:
                 if not (isinstance(error, KubeError) and error.is_absent):
                     return f"check state of {key} is not known after a write without response: {error}"
-            else:
-                self._remember(fresh)
             self._unconfirmed.discard(key)
         return ""
 

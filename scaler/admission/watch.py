@@ -2,7 +2,7 @@
 
 Laws:
 
-* Only observed state passes through here, and what this process has written itself, at once: a watch may lag, and a
+* Only observed state passes through here. What this process has written itself is observed at once (`LeaderApi`): a
   gang whose check became Ready a moment ago must not look as if it waited.
 * Every Workload that has quota and whose pods may be created at any moment counts, with our check or without it, with
   GPUs or without: kube-scheduler places all of them on the same nodes.
@@ -65,8 +65,6 @@ class AdmissionWatch:
         self._copies = copies
         self._subscribers: list[Callable[[], None]] = []
         self._holding: dict[str, Workload] = {}
-        self._written: dict[str, Workload] = {}
-        """What was written here and is newer than what the watch has shown."""
         self._marked: dict[str, dict[str, tuple[Workload, frozenset[str]]]] = {}
         """Workloads with pods of which a node takes one, and their PodSets: by the pods' mark, and uid."""
         self._needs: PerObjectCache[Workload, PodDemands | str] = PerObjectCache()
@@ -92,15 +90,11 @@ class AdmissionWatch:
     # ------------------------------------------------------------------------------------------------------- watching
 
     def _workload_changed(self, change: Change[Workload]) -> None:
-        key = "/".join(change.key)
-        written = self._written.get(key)
-        if written is not None and (change.new is None or version_of(change.new) >= version_of(written)):
-            del self._written[key]
-        before = self._holding.get(key)
+        before = self._holding.get("/".join(change.key))
         if change.old is not None:
             self._unfile(change.old)
         if change.new is not None:
-            self._file(self._written.get(key, change.new))
+            self._file(change.new)
         self._note_eviction(before, change)
         if _has_quota_or_checks(change.old) or _has_quota_or_checks(change.new):
             self._changed()
@@ -142,18 +136,6 @@ class AdmissionWatch:
     def _node_changed(self, change: Change[Node]) -> None:
         if _offer(change.old) != _offer(change.new):
             self._changed()
-
-    def remember(self, workload: Workload) -> None:
-        """What was just written or read: it counts until the watch shows it, or something newer."""
-        key = "/".join(workload.metadata.key)
-        known = self._copies.workloads.get(*workload.metadata.key)
-        if known is None or version_of(known) >= version_of(workload):
-            return
-        before = self._holding.get(key)
-        self._written[key] = workload
-        self._unfile(known)
-        self._file(workload)
-        self._note_eviction(before, Change(known.metadata.key, known, workload))
 
     # ---------------------------------------------------------------------------------------------------------- gangs
 
@@ -225,7 +207,7 @@ class AdmissionWatch:
     def workload(self, key: str) -> Workload | None:
         """As it was last observed or written."""
         namespace, _, name = key.partition("/")
-        return self._written.get(key) or self._copies.workloads.get(namespace, name)
+        return self._copies.workloads.get(namespace, name)
 
     def runs_elsewhere(self, workload: Workload) -> bool:
         entries = (self._copies.checks.get("", entry.name) for entry in workload.status.admission_checks)
@@ -337,12 +319,6 @@ class AdmissionWatch:
         node = self._copies.nodes.get("", placement.node)
         created = node.metadata.creation_timestamp if node is not None else None
         return node if created is not None and created > since else None
-
-
-def version_of(workload: Workload) -> int:
-    """The resourceVersion as a number, as which API servers define it to be comparable."""
-    version = workload.metadata.resource_version
-    return int(version) if version.isdecimal() else 0
 
 
 def _has_quota_or_checks(workload: Workload | None) -> bool:

@@ -279,7 +279,7 @@ class Leadership:
         elector, wiring = self._candidate(), self._wiring
         lost = self._sink.metrics.events_lost_total.inc
         recorder = EventRecorder(wiring.transport, instance=elector.identity, lost=lost)
-        api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader)
+        api = LeaderApi(wiring.transport, is_leader=lambda: elector.is_leader, copies=wiring.copies())
         wiring.evaluator.led_until = lambda: elector.led_until
         if "reconciler" in self._settings.components:
             self.controllers = LeaderControllers(self._settings, wiring, api, recorder, self._sink)

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 from scaler.admission.checks import checks_with_provisioning, checks_with_reuse
 from scaler.admission.planner import AdmissionPlanner
@@ -36,6 +37,7 @@ from scaler.kube.discovery import Discovery
 from scaler.kube.events import EventRecorder
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
+from scaler.kube.objects.resources import Resource
 from scaler.kube.reflector import Reflector
 from scaler.kube.reviews import AccessReviews, TokenReviews
 from scaler.kube.transport import KubeTransport
@@ -225,6 +227,12 @@ class Wiring:
 
         scaled_object = self.cluster.scaled_objects.get
         return LinkPages(self.links, self.transport, scaled_object, policy_of=policy_of) if self.links else None
+
+    def copies(self) -> dict[Resource, Reflector[Any]]:
+        """Those of kinds that the leader writes."""
+        shared = self.cluster_reflectors
+        found = (*self.reflectors.all, *self.idle_policies.all, shared.quota.checks, shared.policies, shared.offers)
+        return {each.resource: each for each in found}
 
     def wake_requests(self) -> WakeRequests | None:
         """None where the settings do not ask for them."""

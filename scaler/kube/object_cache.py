@@ -3,6 +3,9 @@
 **An object that cannot be decoded is not absent.** Its last readable version stays, and its key stands in
 `undecodable` until a readable version or its deletion arrives. To drop it would look like a deletion, and a deleted
 pod is one that has given its GPUs back. Code that draws conclusions from absence can ask for it.
+
+**Who writes reads its own writes.** What the API answers to a write is filed at once (`file`); what lists and
+events show from before it is passed over. Versions are compared as numbers.
 """
 
 from collections import Counter
@@ -164,6 +167,11 @@ class Identity(msgspec.Struct, frozen=True, rename="camel", gc=False):
         return self.namespace, self.name
 
 
+def version_number(version: str) -> int:
+    """A resourceVersion, to be compared with others of its kind; 0 for one that is no number."""
+    return int(version) if version.isdecimal() else 0
+
+
 class _Named(msgspec.Struct, frozen=True, gc=False):
     metadata: Identity = Identity()
 
@@ -194,6 +202,10 @@ class ObjectCache(Generic[T]):
         self._store: Indexer[T] = Indexer(indexes)
         self._undecodable: dict[Key, str] = {}
         self._subscribers: list[Callable[[Change[T]], None]] = []
+        self._version = ""
+        """Up to which everything is known: of the last list, or the last event."""
+        self._written: dict[Key, int] = {}
+        """Versions that this process has written, and no list or event has shown yet."""
 
     # ----------------------------------------------------------------------------------------------------- reading
 
@@ -225,6 +237,7 @@ class ObjectCache(Generic[T]):
 
     async def replace(self, pages: AsyncIterable[ListPage]) -> str:
         """The version of the list whose pages have become the copy, in one step: no reader ever sees half of them."""
+        before = dict(self._written)
         listed: dict[Key, T] = {}
         undecodable: dict[Key, str] = {}
         version = ""
@@ -232,11 +245,27 @@ class ObjectCache(Generic[T]):
             async for raw in _in_turns(page.items or ()):
                 self._take_in(raw, listed, undecodable)
             version = page.metadata.resource_version
-        await self._become(listed, undecodable)
+        # A list that began after a write has it, or what came after it.
+        self._written = {key: each for key, each in self._written.items() if before.get(key) != each}
+        await self._become(listed, undecodable, version_number(version))
         return version
 
     async def clear(self) -> None:
-        await self._become({}, {})
+        self._written.clear()
+        await self._become({}, {}, 0)
+
+    def file(self, answer: bytes) -> None:
+        """Takes the object as the API has answered it to a write, or to a read, unless something newer is known."""
+        try:
+            obj = decode(self._kind, answer)
+        except UNREADABLE:
+            return  # its event tells of it
+        key, version = obj.metadata.key, version_number(obj.metadata.resource_version)
+        old = self._store.get(key)
+        known = version_number(old.metadata.resource_version) if old is not None else 0
+        if version > max(known, version_number(self._version), self._written.get(key, 0)):
+            self._written[key] = version
+            self._make(Change(key, old, self._keep(obj)))
 
     def put(self, raw: msgspec.Raw) -> str:
         """The version of the object that was filed."""
@@ -245,6 +274,8 @@ class ObjectCache(Generic[T]):
         except UNREADABLE as error:
             return self._doubt(raw, error, self._undecodable).resource_version
         key = obj.metadata.key
+        if self._is_passed_over(key, obj.metadata.resource_version):
+            return obj.metadata.resource_version
         self._undecodable.pop(key, None)
         old = self._store.get(key)
         if not _is_same(old, obj.metadata):
@@ -254,9 +285,18 @@ class ObjectCache(Generic[T]):
     def remove(self, raw: msgspec.Raw) -> str:
         """The version at which the object was removed."""
         metadata = identity_of(raw)
+        if self._is_passed_over(metadata.key, metadata.resource_version):
+            return metadata.resource_version
         self._undecodable.pop(metadata.key, None)
         self._make(Change(metadata.key, self._store.get(metadata.key), None))
         return metadata.resource_version
+
+    def _is_passed_over(self, key: Key, version: str) -> bool:
+        """Whether an event is older than what this process has written."""
+        if version_number(version) < self._written.get(key, 0):
+            return True
+        self._written.pop(key, None)
+        return False
 
     def _make(self, change: Change[T]) -> None:
         self._apply(change)
@@ -301,24 +341,37 @@ class ObjectCache(Generic[T]):
 
     # -------------------------------------------------------------------------------------------------- differences
 
-    async def _become(self, listed: dict[Key, T], undecodable: dict[Key, str]) -> None:
-        """Go over to these objects at once, and notify of what has changed.
+    async def _become(self, listed: dict[Key, T], undecodable: dict[Key, str], version: int) -> None:
+        """Go over to these objects of that version at once, and notify of what has changed.
 
         A few changes are made where they are. For many the indexes are made anew beside those that are read meanwhile.
+        What this process has written since stays as it is.
         """
         changes = [each async for each in self._changes(listed)]
         if len(changes) <= _AT_ONCE:
-            self._undecodable = undecodable
+            changes, self._undecodable = self._without_newer(changes, version), undecodable
             for change in changes:
                 self._apply(change)
         else:
             namespaces = {each.key[0] async for each in _in_turns(changes)}
-            await self._exchange(await self._indexed(listed), undecodable, namespaces)
+            fresh = await self._indexed(listed)
+            changes = self._without_newer(changes, version)
+            for key in self._written:
+                if (known := self._store.get(key)) is None:
+                    fresh.drop(key)
+                else:
+                    fresh.put(known)
+            await self._exchange(fresh, undecodable, namespaces)
         async for _ in _in_turns(_emptied(listed)):
             pass
         changes.reverse()
         async for _ in _in_turns(range(len(changes))):
             self._notify(changes.pop())
+
+    def _without_newer(self, changes: list[Change[T]], version: int) -> list[Change[T]]:
+        """Those of objects that this process has not written since that version."""
+        self._written = {key: each for key, each in self._written.items() if each > version}
+        return [each for each in changes if each.key not in self._written] if self._written else changes
 
     async def _changes(self, listed: Mapping[Key, T]) -> AsyncIterator[Change[T]]:
         async for key, new in _in_turns(listed.items()):

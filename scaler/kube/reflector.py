@@ -22,8 +22,10 @@ from functools import partial
 from itertools import chain
 from typing import Generic
 
+import msgspec
+
 from scaler.clock import SYSTEM_CLOCK, Clock
-from scaler.kube.object_cache import Change, Index, Keep, Key, T, whole
+from scaler.kube.object_cache import Change, Index, Keep, Key, T, identity_of, whole
 from scaler.kube.objects.resources import Resource
 from scaler.kube.transport import KubeTransport
 from scaler.kube.watch_backoff import WatchTiming
@@ -113,6 +115,11 @@ class Reflector(Generic[T]):
                 each()
 
         return end
+
+    def file(self, answer: bytes) -> None:
+        """Takes the object as the API has answered it, so that readers see what this process has written."""
+        if (found := self._list_of(identity_of(msgspec.Raw(answer)).namespace)) is not None:
+            found.file(answer)
 
     # ------------------------------------------------------------------------------------------------- how good it is
 

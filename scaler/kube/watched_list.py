@@ -106,7 +106,6 @@ class WatchedList(ObjectCache[T]):
         self._synced = asyncio.Event()
         self._answered = asyncio.Event()
         self._last_contact = -math.inf
-        self._version = ""
         self._failures = 0
         self._opened_at: float | None = None
         self._delivered = 0

@@ -13,12 +13,15 @@ Laws:
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 
 import structlog
 
+from scaler.documents import UNREADABLE
 from scaler.errors import NOT_LEADING, KubeError
-from scaler.kube.transport import KubeTransport
+from scaler.kube.objects.core import Struct, decode
+from scaler.kube.objects.resources import Resource
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,28 +47,56 @@ class WriteApi(PatchApi, Protocol):
         """The object as deleted, or a Status. Raises: KubeError; 409 where the object has another uid."""
 
 
-class LeaderApi:
-    """A `WriteApi` that writes only while this replica leads."""
+class _TypeMeta(Struct, frozen=True):
+    api_version: str = ""
+    kind: str = ""
 
-    def __init__(self, transport: KubeTransport, *, is_leader: Callable[[], bool]) -> None:
+
+class Copy(Protocol):
+    """A copy of objects of one kind. A Reflector is one."""
+
+    def file(self, answer: bytes) -> None:
+        """Takes the object as the API has answered it, unless something newer is known."""
+
+
+_NO_COPIES: Mapping[Resource, Copy] = MappingProxyType({})
+
+
+class LeaderApi:
+    """A `WriteApi` that writes only while this replica leads. What it has written or read is in `copies` at once."""
+
+    def __init__(
+        self, transport: WriteApi, *, is_leader: Callable[[], bool], copies: Mapping[Resource, Copy] = _NO_COPIES
+    ) -> None:
         self._transport = transport
         self._is_leader = is_leader
+        self._copies = {(resource.api_version, resource.kind): copy for resource, copy in copies.items()}
 
     async def get(self, path: str) -> bytes:
-        return await self._transport.get(path)
+        return self._filed(await self._transport.get(path))
 
     async def patch(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> bytes:
         """Raises: KubeError, with the reason NotLeading where the Lease was lost meanwhile; nothing is sent then."""
         self._check(f"patch {path}")
-        return await self._transport.patch(path, body, dry_run=dry_run)
+        answer = await self._transport.patch(path, body, dry_run=dry_run)
+        return answer if dry_run else self._filed(answer)
 
     async def create(self, path: str, body: Mapping[str, Any]) -> bytes:
         self._check(f"create {path}")
-        return await self._transport.create(path, body)
+        return self._filed(await self._transport.create(path, body))
 
     async def delete(self, path: str, *, uid: str = "") -> bytes:
         self._check(f"delete {path}")
         return await self._transport.delete(path, uid=uid)
+
+    def _filed(self, answer: bytes) -> bytes:
+        try:
+            named = decode(_TypeMeta, answer)
+        except UNREADABLE:
+            return answer  # whoever decodes it says so
+        if (copy := self._copies.get((named.api_version, named.kind))) is not None:
+            copy.file(answer)
+        return answer
 
     def _check(self, what: str) -> None:
         """Raises: KubeError unless this replica leads."""

@@ -94,8 +94,6 @@ class ReclaimController:
         return report
 
     async def _tick(self, now: datetime) -> ReclaimReport:
-        if not await self.writer.grants.catch_up():
-            return ReclaimReport(at=now, blind="what was written last is not seen yet")
         state = await self.planning.look(now)
         standing = self.executor.standing()
         for scalable in self.grant_cleanup.due():

@@ -36,9 +36,6 @@ log = structlog.get_logger(__name__)
 _REPLANS = 2
 """How often one plan is replaced by one with more victims. Where other Workloads are admitted into whatever is freed,
 more replacements would suspend all idle workloads, one after the other, for a gang that is never admitted."""
-_HEARD_WITHIN = timedelta(seconds=5)
-"""How long news of what was written here may take. Until then a plan whose victims are all deactivated looks as if some
-were not, and, tried on what the others have freed already, as if it did not hold any more."""
 _LOST = {Seeks.QUOTA: PlanEndReason.QUOTA_TAKEN, Seeks.NODES: PlanEndReason.NODES_TAKEN}
 
 
@@ -148,8 +145,6 @@ class PlanExecutor:
     _at_zero: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """(plan, victim) that were seen at 0: one that is at 1 after that was scaled up for another reason."""
     _replanned: Counter[str] = field(default_factory=Counter, init=False)
-    _deactivated: dict[str, datetime] = field(default_factory=dict, init=False)
-    """Until when a plan's victims may not have been heard of as deactivated, which they were here."""
 
     def __post_init__(self) -> None:
         self.backoff = PlanBackoff(self.planning.policy)
@@ -168,9 +163,8 @@ class PlanExecutor:
             for plan, victim in victims
             if victim.is_wanted_at_zero or (plan, victim.name) in self._at_zero
         )
-        plans, gangs = {each.grant.plan for each in standing}, {each.grant.gang_uid for each in standing}
+        gangs = {each.grant.gang_uid for each in standing}
         self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
-        self._deactivated = {plan: until for plan, until in self._deactivated.items() if plan in plans}
         return standing
 
     def permitted(self, found: ReclaimPlan | NoPlan) -> ReclaimPlan | NoPlan:
@@ -238,7 +232,7 @@ class PlanExecutor:
 
     async def _commit(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced, now: datetime) -> ReclaimPlan | None:
         seen = self._seen(plan, state)
-        if seen is None or now < self._deactivated.get(plan.grant.plan, now):
+        if seen is None:
             return None
         gang, why = seen.snapshot.workload(plan.grant.gang), "the gang is not known any more"
         if gang is not None:
@@ -255,7 +249,6 @@ class PlanExecutor:
         if not is_so or not self._is_still_due(plan, now):
             return None  # one of them was scaled up or annotated a moment ago: the next tick sees that, too
         await asyncio.gather(*(self.reconciler.suspend(each.metadata.key) for each in ready))
-        self._deactivated[plan.grant.plan] = now + _HEARD_WITHIN
         return None
 
     def _seen(self, plan: ActivePlan, state: PlanningSnapshot | NotSynced) -> PlanningSnapshot | None:

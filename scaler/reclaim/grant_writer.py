@@ -1,10 +1,9 @@
-"""The writes to ScalableWorkloads that plans are made of, whether they are seen yet, and how grants are removed.
+"""The writes to ScalableWorkloads that plans are made of, and how grants are removed.
 
 Laws:
 
 * A write names the uid that was seen, so that it never meets another object of the same name; where it depends on what
   else stands in the object, it carries the resourceVersion, too.
-* Nothing is decided on copies that are behind what was written here: `catch_up`.
 * A withdrawn grant stays for some seconds. KEDA asks, and acts upon the answer a moment later: a 0 that was answered
   while the grant stood may be written after the grant was withdrawn and replicas set to 1. Without any grant that 0
   would look like an owner's request, and the workload would be suspended. Until the time is up such a 0 is undone;
@@ -17,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from scaler.decision.decision_cache import Key
 from scaler.errors import KubeError
 from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -28,18 +26,10 @@ from scaler.targets.workloads import grant_of
 
 FindScalable = Callable[[str, str], ScalableWorkload | None]
 
-_LOOK_AGAIN_SECONDS = 0.01
-
 
 class GrantWriter:
-    """Writes, and remembers what was written until the copies show it."""
-
-    def __init__(self, api: PatchApi, find: FindScalable, *, patience_seconds: float) -> None:
-        """`patience_seconds` is how long `catch_up` waits for the copies."""
+    def __init__(self, api: PatchApi) -> None:
         self._api = api
-        self._find = find
-        self._patience_seconds = patience_seconds
-        self._written: dict[Key, int] = {}
 
     async def write(self, scalable: ScalableWorkload, status: Mapping[str, Any]) -> str:
         """The version with this status; empty where the object is gone. Raises: KubeError."""
@@ -66,7 +56,6 @@ class GrantWriter:
             if not error.is_outdated:
                 raise
             return ""
-        self._written[key] = _number(written.metadata.resource_version)
         return written.metadata.resource_version
 
     async def is_unchanged(self, seen: Iterable[ScalableWorkload], plan: str) -> bool:
@@ -82,30 +71,6 @@ class GrantWriter:
         is_granted = grant is not None and grant.plan == plan and not grant.is_withdrawn
         is_asked_alike = (metadata.uid, metadata.annotations) == (seen.metadata.uid, seen.metadata.annotations)
         return is_granted and is_asked_alike and fresh.spec.replicas == 0
-
-    async def catch_up(self) -> bool:
-        """Whether the copies show everything that was written here. Waits a moment for them."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._patience_seconds
-        while self._is_behind():
-            if loop.time() >= deadline:
-                return False
-            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
-        return True
-
-    def _is_behind(self) -> bool:
-        """Versions are compared as numbers. Of an object that is gone nothing more will be seen."""
-        seen = {key: self._find(*key) for key in self._written}
-        self._written = {
-            key: version
-            for key, version in self._written.items()
-            if (found := seen[key]) is not None and _number(found.metadata.resource_version) < version
-        }
-        return bool(self._written)
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0
 
 
 @dataclass(kw_only=True)

@@ -56,12 +56,10 @@ class PlanWriter:
         events: EventSink,
         *,
         finished: Callable[[LedgerEntry], None] = lambda _: None,
-        patience_seconds: float = 1.0,
     ) -> None:
-        """`patience_seconds` is how long a tick waits to see what was written by the one before."""
         self._find = find
         self._finished = finished
-        self.grants = GrantWriter(api, find, patience_seconds=patience_seconds)
+        self.grants = GrantWriter(api)
         self.events = PlanEvents(events)
 
     # --------------------------------------------------------------------------------------------------------- grants

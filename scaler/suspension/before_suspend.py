@@ -13,8 +13,7 @@ Laws:
   makes the same calls again (`hooks`), within the same time.
 * Hooks are waited for by tasks of their own, so many at the same time and no more, which end with the leadership.
 * Victims of plans come first: gangs wait for them.
-* Every write names the version of the object that was decided upon. Copies that are behind what was written here are
-  not decided upon.
+* Every write names the version of the object that was decided upon.
 """
 
 import asyncio
@@ -34,7 +33,6 @@ from scaler.errors import KubeError
 from scaler.idleness.durations import format_duration
 from scaler.idleness.hooks import HookOutcome, HookRun, HookStage, words
 from scaler.kube.events import EventSink, ObjectReference
-from scaler.kube.objects.core import PartialObjectMetadata, decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
@@ -137,8 +135,6 @@ class BeforeSuspendController:
         """What waits for the run in progress, by uid of the ScaledObject."""
         self._found: dict[str, tuple[datetime, HookProgress]] = {}
         """When a run began that has ended, and how; not written down yet."""
-        self._written: dict[str, int] = {}
-        """The version that was written here, by uid of the object with the record."""
 
     async def run(self) -> None:
         """Tick until cancelled. Where no hooks are there is nothing to do."""
@@ -155,7 +151,7 @@ class BeforeSuspendController:
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks, self._found, self._written = {}, {}, {}
+        self._tasks, self._found = {}, {}
 
     def wake(self) -> None:
         """There is a new evaluation."""
@@ -203,9 +199,6 @@ class BeforeSuspendController:
 
     async def _attend(self, subject: _Subject, now: datetime) -> None:
         """Raises: KubeError; try again later."""
-        if _number(subject.record.metadata.resource_version) < self._written.get(subject.record.metadata.uid, 0):
-            return  # what was written here is not seen yet
-        self._written.pop(subject.record.metadata.uid, None)
         run = subject.run
         if run is None or run.outcome is not None:
             self._found.pop(subject.uid, None)
@@ -263,9 +256,7 @@ class BeforeSuspendController:
             "metadata": {"uid": record.uid, "resourceVersion": record.resource_version},
             "status": {"beforeSuspend": hook_run_status(run)},
         }
-        answer = await self._api.patch(SCALABLE_WORKLOAD.path(*record.key, "status"), body)
-        written = decode(PartialObjectMetadata, answer)
-        self._written[record.uid] = _number(written.metadata.resource_version)
+        await self._api.patch(SCALABLE_WORKLOAD.path(*record.key, "status"), body)
 
     # --------------------------------------------------------------------------------------------------------- calls
 
@@ -323,7 +314,3 @@ class BeforeSuspendController:
             deadline=run.started_at + config.timeout,
             evidence=evidence(subject.decision.verdict)[:_EVIDENCE_GPUS],
         )
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdecimal() else 0

@@ -12,8 +12,6 @@ from sim.cluster import CHECK, GPU, HOST, SimCluster
 from sim.provisioning_cluster import ProvisioningCluster, failing
 
 from scaler.admission.workload import YIELDED_ANNOTATION
-from scaler.kube.objects.core import decode
-from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import (
     ADMISSION_CHECK,
     NODE,
@@ -24,29 +22,6 @@ from scaler.kube.objects.resources import (
 from scaler.kube.reflector import Absent, Disconnected
 
 PROVISIONS = {"provisioning": {"className": "best-effort-atomic-scale-up.autoscaling.x-k8s.io"}}
-
-
-async def test_what_was_written_counts_until_the_copy_shows_it_or_something_newer():
-    cluster = SimCluster({"a": 4})
-    cluster.submit("gang", gpus=8)
-    await cluster.passes(1)
-    name = cluster.workload("gang")["metadata"]["name"]
-    before = cluster.view.workload(f"ns/{name}")
-    assert before is not None
-    cluster.change(WORKLOAD, name, {"spec": {"active": False}})
-    cluster.view.remember(decode(Workload, await cluster.api.get(WORKLOAD.path("ns", name))))
-    assert is_active(cluster, name) is False
-    cluster.follow()
-    cluster.view.remember(before)
-    assert is_active(cluster, name) is False, "an answer that is heard late"
-    cluster.change(WORKLOAD, name, {"spec": {"active": True}})
-    cluster.follow()
-    assert is_active(cluster, name) is True
-
-
-def is_active(cluster: SimCluster, name: str) -> bool | None:
-    found = cluster.view.workload(f"ns/{name}")
-    return found.spec.active if found is not None else None
 
 
 RESERVED_ANEW: dict[str, Callable[[dict[str, Any]], object]] = {
@@ -288,7 +263,7 @@ async def test_an_eviction_that_a_response_shows_before_the_watch_does_leaves_th
     added = [{"type": each, "status": "True", "reason": each, "message": ""} for each in ("Admitted", "Evicted")]
     kept = [each for each in conditions if each["type"] != "Admitted"]
     cluster.change(WORKLOAD, workload, {"status": {"conditions": [*kept, *added]}}, "status")
-    cluster.view.remember(decode(Workload, await cluster.api.get(WORKLOAD.path("ns", workload))))
+    cluster.copies[WORKLOAD].file(await cluster.api.get(WORKLOAD.path("ns", workload)))
     assert [(each.key, each.demands[0].count) for each in cluster.view.released()] == [(f"ns/{workload}", 1)]
     cluster.follow()
     assert [each.key for each in cluster.view.released()] == [f"ns/{workload}"]

@@ -1,6 +1,8 @@
+from functools import partial
+
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kube.scripted_api import pod
 
@@ -126,6 +128,128 @@ def test_an_event_that_is_sent_twice_is_reported_once(copy, changes):
     copy.remove(raw(pod("a", 2)))
     copy.remove(raw(pod("a", 2)))
     assert changes == [("a", False, True), ("a", True, False)]
+
+
+# ------------------------------------------------------------------------------------------------------- own writes
+
+
+async def meanwhile(happens, *objects, version):
+    """A list that was read before that happens, and comes after it."""
+    async for page in pages(*objects, version=version):
+        happens()
+        yield page
+
+
+def versions(copy):
+    return {obj.metadata.name: int(obj.metadata.resource_version) for obj in copy.items()}
+
+
+class Server:
+    """Objects of one kind, with every event and every answer on its way to the copy."""
+
+    def __init__(self):
+        self.version, self.objects, self.events, self.answers = 0, {}, [], []
+        self.gone = {"a": 0, "b": 0}
+        """When each was deleted last."""
+
+    def write(self, name, *, is_ours):
+        self.version += 1
+        self.objects[name] = self.version
+        self.events.append((name, self.version, True))
+        if is_ours:
+            self.answers.append((name, self.version))
+
+    def delete(self, name):
+        if self.objects.pop(name, None):
+            self.version += 1
+            self.gone[name] = self.version
+            self.events.append((name, self.version, False))
+
+    def deliver(self, copy):
+        for name, version, is_there in self.events[:1]:
+            tell = copy.put if is_there else copy.remove
+            copy._version = tell(raw(pod(name, version)))
+        del self.events[:1]
+
+    async def list(self, copy):
+        listed = [pod(name, version) for name, version in self.objects.items()]
+        version, self.events = self.version, []
+        copy._version = await copy.replace(pages(*listed, version=str(version)))
+
+
+STEPS = st.tuples(
+    st.sampled_from(
+        ["ours", "theirs", "ours", "theirs", "delete", "event", "event", "answer", "answer", "list", "late list"]
+    ),
+    st.sampled_from("ab"),
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(STEPS, max_size=25))
+async def test_who_writes_reads_its_own_writes_and_nothing_older_after_that(steps):
+    copy, server, seen = ObjectCache(Pod, {}), Server(), {"a": 0, "b": 0}
+    for step, name in steps:
+        match step:
+            case "ours" | "theirs":
+                server.write(name, is_ours=step == "ours")
+            case "delete":
+                server.delete(name)
+            case "event":
+                server.deliver(copy)
+            case "answer" if server.answers:
+                answered, version = server.answers.pop(0)
+                copy.file(raw(pod(answered, version)))
+                known = versions(copy).get(answered, server.gone[answered])
+                assert known >= version, "it is there at once, or it was deleted since"
+            case "list":
+                await server.list(copy)
+            case "late list":
+                """It was read before we write, and comes after the answer."""
+                listed = [pod(each, version) for each, version in server.objects.items()]
+                at, server.events = str(server.version), []
+                server.write(name, is_ours=False)
+                late = partial(copy.file, raw(pod(name, server.version)))
+                copy._version = await copy.replace(meanwhile(late, *listed, version=at))
+                assert versions(copy)[name] == server.version
+        for each, version in versions(copy).items():
+            assert version >= seen[each], "nothing is as it was before"
+            seen[each] = version
+    while server.events:
+        server.deliver(copy)
+    for answered, version in server.answers:
+        copy.file(raw(pod(answered, version)))
+    assert versions(copy) == server.objects
+
+
+async def test_what_was_written_stays_where_a_long_list_from_before_comes_late(copy):
+    await copy.replace(pages(pod("a", 1)))
+    others = [pod(f"other-{number}", 2) for number in range(600)]
+
+    def write():
+        copy.file(raw(pod("a", 900)))
+        copy.file(raw(pod("made", 901)))
+
+    await copy.replace(meanwhile(write, pod("a", 1), *others, version="700"))
+    assert (versions(copy)["a"], versions(copy)["made"]) == (900, 901)
+    assert len(copy) == 602
+    await copy.replace(pages(pod("a", 900), *others, version="902"))
+    assert "made" not in versions(copy), "it was deleted since"
+
+
+async def test_a_server_that_was_set_back_is_believed(copy):
+    """It was restored from a backup: its versions begin anew where they had been some time ago."""
+    await copy.replace(pages(pod("a", 900), version="900"))
+    copy.file(raw(pod("a", 901)))
+    copy._version = await copy.replace(pages(pod("a", 500), version="510"))
+    assert versions(copy) == {"a": 500}
+    copy.put(raw(pod("a", 511)))
+    assert versions(copy) == {"a": 511}
+
+
+def test_an_answer_that_cannot_be_read_is_left_to_its_event(copy, changes):
+    copy.file(raw({**pod("a", 2), "spec": {"containers": "none"}}))
+    assert changes == []
 
 
 # ------------------------------------------------------------------------------------------------------ undecodable

@@ -36,6 +36,7 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import GrantStatus, ReallocationStatus, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD, Resource
+from scaler.kube.writes import LeaderApi
 from scaler.placement.capacity import Capacity
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
 from scaler.quota.model import QuotaWorkload
@@ -96,7 +97,7 @@ class WatchedClient(SimClient):
             self._held.append(event)
 
 
-class LeaderApi(SimApi):
+class LeadersApi(SimApi):
     """The API as the leader has it, until it is killed."""
 
     lives_for: int | None = None
@@ -156,6 +157,18 @@ class Announcements:
         return [reason for _, about, reason, _ in self.told if about == name]
 
 
+@dataclass
+class Heard:
+    """What the leader has written or read is in its copies at once."""
+
+    world: "PressureWorld"
+    resource: Resource
+
+    def file(self, answer: bytes) -> None:
+        body = json.loads(answer)
+        self.world.heard(self.resource, body["metadata"]["name"], body)
+
+
 class PressureWorld:
     """Everything together. `policy` are fields of the ReclaimPolicy."""
 
@@ -166,7 +179,7 @@ class PressureWorld:
         self.cluster = MemoryCluster(scaled_objects=MemoryStore(scaled_object_indexes()))
         self.view = View(SnapshotUpdater(Snapshot()))
         self.client = WatchedClient(self.heard)
-        self.api = LeaderApi(self.client, [WORKLOAD, SCALABLE_WORKLOAD])
+        self.api = LeadersApi(self.client, [WORKLOAD, SCALABLE_WORKLOAD])
         self.source = ScriptedSource(metrics=Metrics(series=[]), clock=lambda: self.now)
         self.busy: dict[str, list[tuple[float, float]]] = {}
         """By name, the stretches of time in which its GPUs work, in Unix seconds."""
@@ -201,9 +214,9 @@ class PressureWorld:
         """Another replica takes the lead: it answers as before, and remembers nothing of plans."""
         self.api.lives_for = None
         copies = self.evaluator.cluster
-        self.reconciler = SuspensionReconciler(
-            self.api, copies, self.decision_cache, self.events, clock=lambda: self.now
-        )
+        heard = {each: Heard(self, each) for each in (WORKLOAD, SCALABLE_WORKLOAD)}
+        api = LeaderApi(self.api, is_leader=lambda: True, copies=heard)
+        self.reconciler = SuspensionReconciler(api, copies, self.decision_cache, self.events, clock=lambda: self.now)
         self.pressure = ReclaimController(
             planning=Planner(
                 copies,
@@ -216,9 +229,7 @@ class PressureWorld:
                 nominations=lambda: self.nominations,
             ),
             reconciler=self.reconciler,
-            writer=PlanWriter(
-                self.api, copies.scalable_workloads.get, self.events, finished=self.ended.append, patience_seconds=0.0
-            ),
+            writer=PlanWriter(api, copies.scalable_workloads.get, self.events, finished=self.ended.append),
             **self.admission(),
         )
 

@@ -92,7 +92,7 @@ async def test_an_object_that_has_changed_since_is_looked_at_again_instead() -> 
     seen = world.evaluator.cluster.scalable_workloads.get("demo", "a")
     assert seen is not None
     world.annotates("a", "somebody", "was here")
-    writer = GrantWriter(world.api, world.evaluator.cluster.scalable_workloads.get, patience_seconds=0.0)
+    writer = GrantWriter(world.api)
     await writer.clear(seen)
     assert world.has_grant("a")
     world.scales("a", 0)
@@ -130,18 +130,3 @@ async def test_a_plan_that_ends_releases_the_victims_that_were_not_needed() -> N
     await writer_of(world).finish(plan_of(world), step, world.now)
     assert (world.stage("a"), world.stage("b")) == ("Cancelled", "Reclaimable")
     assert "ReclaimCancelled" in world.events.reasons("a")
-
-
-async def test_catch_up_waits_for_what_was_written_and_not_for_ever() -> None:
-    world = await granted("a", "b")
-    writer = GrantWriter(world.api, world.evaluator.cluster.scalable_workloads.get, patience_seconds=0.05)
-    assert await writer.catch_up()
-    seen = world.scalable("a")
-    with world.client.lagging():
-        assert await writer.write(seen, {"message": "new"})
-        assert not await writer.catch_up()
-    assert await writer.catch_up()
-    with world.client.lagging():
-        await writer.write(world.scalable("a"), {"message": "newer"})
-    world.delete(SCALABLE_WORKLOAD, "a")
-    assert await writer.catch_up(), "of an object that is gone nothing more is expected"

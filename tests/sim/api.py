@@ -191,6 +191,7 @@ class SimStore(ObjectCache[T]):
 
     def follow(self, bodies: Sequence[Json]) -> None:
         """Everything that is there, as a watch would bring it."""
+        self._written.clear()
         for body in bodies:
             known = self.get(*_key(body))
             if known is None or known.metadata.resource_version != body["metadata"]["resourceVersion"]:

@@ -56,6 +56,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
+from scaler.kube.writes import LeaderApi
 from scaler.placement.capacity import Capacity
 from scaler.placement.node_watch import NodeWatch
 from scaler.quota.watch import NotSynced
@@ -174,7 +175,7 @@ class SimCluster:
             afterwards=self.afterwards,
             clock=lambda: self.client.now,
         )
-        api: Any = self.api
+        api: Any = LeaderApi(self.api, is_leader=lambda: True, copies=copies)
         self.planner = AdmissionPlanner(
             view,
             TerminatingPodIndex(cluster, copies[WORKLOAD], copies[POD]),

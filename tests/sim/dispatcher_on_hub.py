@@ -205,7 +205,7 @@ class HubDispatcher:
         self._look_at = self._clock.now()
         self._shown: object = None
         self.events = SimEvents()
-        api: Any = LeaderApi(cast(Any, self.api), is_leader=lambda: True)
+        api: Any = LeaderApi(self.api, is_leader=lambda: True, copies=self._copies)
         self.dispatcher = Dispatcher(
             api=api,
             objects=HubObjects(

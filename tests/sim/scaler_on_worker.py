@@ -49,6 +49,7 @@ from scaler.kube.objects.resources import (
     WORKLOAD,
     Resource,
 )
+from scaler.kube.writes import LeaderApi
 from scaler.multikueue.worker.copy_verdicts import CopyVerdicts
 from scaler.multikueue.worker.fit_answers import FitAnswers
 from scaler.multikueue.worker.offer_controller import OfferController
@@ -167,9 +168,9 @@ class WorkerScaler:
             nominations=self._nominations,
         )
         self.events = SimEvents()
-        api: Any = self.api
+        api: Any = LeaderApi(self.api, is_leader=lambda: True, copies=self.copies)
         self._reconciler = SuspensionReconciler(api, state, cache, self.events, clock=clock)
-        writer = PlanWriter(api, state.scalable_workloads.get, self.events, patience_seconds=0.0)
+        writer = PlanWriter(api, state.scalable_workloads.get, self.events)
         self.reclaim = ReclaimController(planning=planner, reconciler=self._reconciler, writer=writer)
         self.offer = OfferController(
             api=api,

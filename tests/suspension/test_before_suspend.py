@@ -72,7 +72,9 @@ class Leader:
         self.ended: list[tuple[str, str]] = []
         self.decision_cache = DecisionCache(max_age=minutes(60), clock=clock.monotonic)
         self.controller = BeforeSuspendController(
-            LeaderApi(one.transport, is_leader=lambda: self.leads),
+            LeaderApi(
+                one.transport, is_leader=lambda: self.leads, copies={each.resource: each for each in one.reflectors.all}
+            ),
             one.copies,
             self.decision_cache,
             one.recorder,
@@ -269,14 +271,15 @@ async def test_an_end_that_could_not_be_written_is_written_later(leader: Leader,
     assert len(leader.hook.calls) == 1
 
 
-async def test_while_what_was_written_is_not_seen_nothing_is_begun_again(leader: Leader, cluster: SmallCluster) -> None:
+async def test_a_run_begins_and_ends_once_while_watches_are_silent(leader: Leader, cluster: SmallCluster) -> None:
     leader.hook.answers = [SUCCEEDED]
     cluster.api.faults.silence_watches = True
     await leader.tick()
     for _ in range(3):
         await leader.clock.advance(5)
         await leader.turn()
-    assert (len(leader.hook.calls), len(leader.one.patches)) == (1, 1)
+    assert (len(leader.hook.calls), len(leader.one.patches)) == (1, 2)
+    assert leader.ended == [("checkpoint", "Succeeded")]
 
 
 async def test_one_busy_sample_ends_a_run_and_the_next_one_is_another(leader: Leader) -> None:

@@ -16,7 +16,7 @@ Laws:
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import compress
 from typing import ClassVar
@@ -43,7 +43,7 @@ from scaler.multikueue.hub.dispatch.plan import (
 )
 from scaler.multikueue.hub.dispatch.preflight import NOT_TRIED, Preflight, PreflightResult, preflight
 from scaler.multikueue.hub.dispatch.scores import PlacementScores
-from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, HubObjects, WaitingWorkload, waits_for_check
+from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, HubObjects, waits_for_check
 from scaler.multikueue.hub.worker_connections import WorkerConnection, WorkerConnections
 
 log = structlog.get_logger(__name__)
@@ -104,8 +104,6 @@ class Dispatcher:
     _memory: DispatchMemory = field(default=DispatchMemory(), init=False)
     _preflight: Preflight = field(default=NOT_TRIED, init=False)
     _checked_at: datetime | None = field(default=None, init=False)
-    _written: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict, init=False)
-    """The nomination that was written upon which resourceVersion, by uid: until the copy has another one."""
     _reasons: dict[str, str] = field(default_factory=dict, init=False)
     """The reason of the last Event, by uid of the Workload."""
 
@@ -138,7 +136,7 @@ class Dispatcher:
         eligibilities = ClusterEligibilities.of(self.objects)
         if problem := self._not_known(eligibilities):
             return DispatchReport(at=now, problem=problem, preflight=self._preflight)
-        waiting = [self._as_written(each) for each in self.objects.waiting()]
+        waiting = [*self.objects.waiting()]
         self._forget_others({each.uid for each in waiting})
         workers = {name: worker_view(each, now) for name, each in self.connections.connections.items()}
         moment = DispatchMoment.of(eligibilities, workers, self._memory, now, patience=self.planner.patience)
@@ -172,18 +170,7 @@ class Dispatcher:
         connection = self.connections.get(name)
         return connection is not None and connection.is_settled
 
-    def _as_written(self, waiting: WaitingWorkload) -> WaitingWorkload:
-        """The Workload as this process has written it, where the copy does not show that yet."""
-        version, names = self._written.get(waiting.uid, ("", ()))
-        workload = waiting.workload
-        if version != workload.metadata.resource_version:
-            self._written.pop(waiting.uid, None)
-            return waiting
-        status = with_fields(workload.status, nominated_cluster_names=names)
-        return replace(waiting, workload=with_fields(workload, status=status))
-
     def _forget_others(self, uids: set[str]) -> None:
-        self._written = {uid: each for uid, each in self._written.items() if uid in uids}
         self._reasons = {uid: each for uid, each in self._reasons.items() if uid in uids}
 
     # ------------------------------------------------------------------------------------------------------ preflight
@@ -226,7 +213,6 @@ class Dispatcher:
         sent = self.api.patch(WORKLOAD.path(metadata.namespace, metadata.name, "status"), body)
         if not await is_written(sent, log, "nomination not written; retried", workload="/".join(metadata.key)):
             return False
-        self._written[metadata.uid] = metadata.resource_version, found.nominated
         self._nominated_event(found)
         return True
 
