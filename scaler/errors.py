@@ -75,6 +75,11 @@ class KubeError(ScalerError):
         return self.is_absent or self.is_conflict
 
     @property
+    def is_refused(self) -> bool:
+        """Whether it is certain that nothing was written. Without an answer, or after a server error, it is not."""
+        return self.is_not_leading or 400 <= self.status < 500
+
+    @property
     def is_not_leading(self) -> bool:
         """Whether nothing was sent, because this replica no longer leads."""
         return self.reason == NOT_LEADING

@@ -53,7 +53,7 @@ from scaler.kube.objects.core import decode
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import WORKLOAD
 from scaler.kube.watch_backoff import Backoff
-from scaler.kube.writes import PatchApi, log_refusal, write_all
+from scaler.kube.writes import Doubts, PatchApi, log_refusal, write_all
 from scaler.placement.requests import Fits
 
 log = structlog.get_logger(__name__)
@@ -238,8 +238,8 @@ class CheckStateWriter:
         self._announcer = announcer
         self._written: dict[CheckKey, _Written] = {}
         self._refused: dict[CheckKey, _Refused] = {}
-        self._unconfirmed: set[str] = set()
-        """Keys of Workloads with a write that got no response."""
+        self._doubts: Doubts[str] = Doubts()
+        """Keys of Workloads."""
 
     def forget_others(self, names: Iterable[CheckKey]) -> None:
         """Forget what was written to all but these."""
@@ -327,15 +327,8 @@ class CheckStateWriter:
         body = entry_patch(raw, check, change, now)
         if body is None:
             return False
-        key = f"{namespace}/{name}"
-        self._unconfirmed.add(key)
-        try:
+        with self._doubts.held(f"{namespace}/{name}"):
             await self._api.patch(WORKLOAD.path(namespace, name, "status"), body)
-        except KubeError as error:
-            if _is_refused(error):
-                self._unconfirmed.discard(key)
-            raise
-        self._unconfirmed.discard(key)
         return True
 
     async def _read(self, key: str) -> tuple[Json, Workload]:
@@ -348,13 +341,13 @@ class CheckStateWriter:
 
         A gang whose check became Ready has a reservation that other gangs must not get.
         """
-        for key in sorted(self._unconfirmed):
+        for key in sorted({*self._doubts.open}):
             try:
                 await self._read(key)
             except (KubeError, *UNREADABLE) as error:
                 if not (isinstance(error, KubeError) and error.is_absent):
                     return f"check state of {key} is not known after a write without response: {error}"
-            self._unconfirmed.discard(key)
+            self._doubts.read(key)
         return ""
 
     # --------------------------------------------------------------------------------------------------------- events
@@ -374,11 +367,6 @@ class CheckStateWriter:
 
     def _record(self, workload: Workload, reason: str, message: str, *, warning: bool = False) -> None:
         self._announcer.record(ObjectReference.of(WORKLOAD, workload.metadata), reason, message, warning=warning)
-
-
-def _is_refused(error: KubeError) -> bool:
-    """Whether it is certain that nothing was written. Without a response, or after a server error, it is not."""
-    return error.is_not_leading or 400 <= error.status < 500
 
 
 def _note(gang: ReservedWorkload, to: str, now: datetime) -> Yielded:

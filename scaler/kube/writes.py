@@ -7,14 +7,17 @@ Laws:
 
 * Leadership is checked before every write, and not only when the work began. Who has lost the Lease ends what it was
   doing: that error is raised.
+* A write without an answer may have been done. Until the object was read again, what it would have made and what was
+  there before may both hold (`Doubts`).
 * A write that is refused is not repeated here: the next tick looks again and decides anew. What is outdated is no error
   and logged as debug; anything else is a warning.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -105,6 +108,29 @@ class LeaderApi:
                 f"{what}: not sent, because this replica no longer leads; its successor does what is left to do",
                 reason=NOT_LEADING,
             )
+
+
+class Doubts(Generic[T]):
+    """What may have been written: by writes that are under way, or were without an answer."""
+
+    def __init__(self) -> None:
+        self.open: list[T] = []
+
+    @contextmanager
+    def held(self, written: T) -> Iterator[None]:
+        """Until the write that is sent meanwhile is answered or refused; longer where it is neither."""
+        self.open.append(written)
+        try:
+            yield
+        except KubeError as error:
+            if error.is_refused:
+                self.read(written)
+            raise
+        self.read(written)
+
+    def read(self, written: T) -> None:
+        """It is known what is there."""
+        self.open = [each for each in self.open if each != written]
 
 
 def log_refusal(log: structlog.stdlib.BoundLogger, event: str, error: KubeError, /, **about: object) -> None:

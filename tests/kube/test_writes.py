@@ -7,7 +7,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from scaler.errors import NOT_LEADING, KubeError
-from scaler.kube.writes import is_written, write_all
+from scaler.kube.writes import Doubts, is_written, write_all
 
 log = structlog.get_logger(__name__)
 
@@ -48,3 +48,25 @@ async def test_many_are_sent_a_few_at_once_and_a_failure_is_raised_when_all_have
         await write_all(range(7), write, at_once=3)
     assert (most, sorted(done)) == (3, [0, 2, 3, 4, 5, 6])
     assert await write_all([5, 4], write, at_once=3) == [50, 40]
+
+
+REFUSED = [KubeError("", status=status) for status in (400, 403, 404, 409, 422, 429)]
+REFUSED.append(KubeError("", reason=NOT_LEADING))
+NO_ANSWER = [KubeError("", status=status) for status in (0, 500, 501, 503, 504)] + [asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", [*REFUSED, *NO_ANSWER], ids=repr)
+def test_a_write_that_is_not_answered_may_have_been_done_and_one_that_is_refused_has_not(error: BaseException) -> None:
+    doubts = Doubts[str]()
+    with pytest.raises(type(error)), doubts.held("a"):
+        raise error
+    assert doubts.open == (["a"] if error in NO_ANSWER else [])
+    doubts.read("a")
+    assert doubts.open == []
+
+
+def test_a_write_that_is_answered_leaves_no_doubt() -> None:
+    doubts = Doubts[str]()
+    with doubts.held("a"), doubts.held("b"):
+        assert doubts.open == ["a", "b"]
+    assert doubts.open == []

@@ -219,21 +219,18 @@ class WorkerConnection:
     async def _write_wanted(self, api: LeaderApi) -> None:
         """Raises: KubeError."""
         offer = self.offer
-        if offer.is_in_doubt or self._is_outdated:
+        if offer.doubts.open or self._is_outdated:
             await self._read_again(api)
         wanted = offer.wanted
         if wanted is None or self.problem or offer.is_written:
             return
-        offer.writes(wanted)
         try:
-            raw = await self._send(api, wanted)
+            with offer.doubts.held(wanted):
+                offer.confirmed(decode(ClusterOffer, await self._send(api, wanted)), wanted)
         except KubeError as error:
-            if error.status not in TRANSIENT or error.is_not_leading:
-                offer.refused()
             if error.is_conflict:
                 await self._read_again(api)
             raise
-        offer.confirmed(decode(ClusterOffer, raw))
         self.changed()
 
     async def _send(self, api: LeaderApi, workloads: OfferEntries) -> bytes:

@@ -22,9 +22,11 @@ Laws:
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 
 from scaler.clock import SYSTEM_CLOCK, Clock
 from scaler.kube.objects.multikueue import ClusterOffer, ClusterOfferStatus, OfferedWorkload, WorkloadOffer
+from scaler.kube.writes import Doubts
 
 _LONGEST_LIFE = timedelta(minutes=10)
 """Longest time for which a status holds, whatever it says itself."""
@@ -45,8 +47,7 @@ class WorkerOffer:
     """Since when it is known what is there, or was at times; None where it never was since this process runs."""
     _changed_at: float = field(default=0.0, init=False)
     """When the status was last seen to appear or change."""
-    _in_doubt: OfferEntries | None = field(default=None, init=False)
-    """What is being written, or was without an answer."""
+    doubts: Doubts[OfferEntries] = field(default_factory=Doubts, init=False)
     _written: tuple[OfferEntries, int] | None = field(default=None, init=False)
     """What was written last, and the generation that it made."""
 
@@ -58,7 +59,7 @@ class WorkerOffer:
 
     def may_reclaim(self) -> set[str]:
         """Uids of the Workloads that idle workloads of it may be suspended for, as far as is known."""
-        return {each.uid for each in (*self.entries, *(self._in_doubt or ())) if each.reclaim}
+        return {each.uid for each in chain(self.entries, *self.doubts.open) if each.reclaim}
 
     def status(self) -> ClusterOfferStatus | None:
         """The status, while it is fresh."""
@@ -73,16 +74,11 @@ class WorkerOffer:
         return {each.uid: each for each in status.workloads} if status is not None else {}
 
     @property
-    def is_in_doubt(self) -> bool:
-        """Whether it is not known what is there."""
-        return self._in_doubt is not None
-
-    @property
     def is_written(self) -> bool:
         """Whether there is nothing to write."""
         if self.wanted is None:
             return True
-        if self._in_doubt is not None:
+        if self.doubts.open:
             return False
         if self.offer is None:
             return not self.wanted
@@ -106,24 +102,14 @@ class WorkerOffer:
 
     def read(self, offer: ClusterOffer | None) -> None:
         """It was read after a write without an answer: this is what is there."""
-        self._in_doubt = self._written = None
+        self.doubts.open.clear()
+        self._written = None
         self.heard(offer)
 
-    def writes(self, workloads: OfferEntries) -> None:
-        """A write is sent."""
-        self._in_doubt = workloads
-
-    def refused(self) -> None:
-        """The write was certainly not done."""
-        self._in_doubt = None
-
-    def confirmed(self, offer: ClusterOffer) -> None:
-        """The write was done, and has made this."""
-        if self._in_doubt is not None:
-            self._written = self._in_doubt, offer.metadata.generation
-        written, self._in_doubt = self._written, None
+    def confirmed(self, offer: ClusterOffer, workloads: OfferEntries) -> None:
+        """The write of these was done, and has made this."""
         self.heard(offer)
-        self._written = written
+        self._written = workloads, offer.metadata.generation
 
     def _note_change(self, before: ClusterOfferStatus, after: ClusterOfferStatus) -> None:
         """A change counts as of now only where the status before was seen to appear within the life of this one: across

@@ -3,9 +3,11 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from multikueue.hub.dispatch.dispatch_builders import at
 from virtual_clock import VirtualClock
 
+from scaler.errors import KubeError
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.multikueue import (
     ClusterOffer,
@@ -85,8 +87,7 @@ def test_the_status_of_another_object_is_not_a_change_of_this_one() -> None:
 
 def test_an_own_write_is_not_undone_by_a_watch_that_is_late() -> None:
     found = heard(offer(ASKED))
-    found.writes((MAY,))
-    found.confirmed(offer(MAY, generation=2))
+    found.confirmed(offer(MAY, generation=2), (MAY,))
     found.heard(offer(ASKED, observed=3))
     assert found.may_reclaim() == {"g"}
 
@@ -107,28 +108,25 @@ def test_what_is_there_is_not_written_again() -> None:
 
 def test_while_a_write_is_without_an_answer_both_may_hold() -> None:
     found = heard(offer(ASKED))
-    found.writes((MAY,))
+    with pytest.raises(KubeError), found.doubts.held((MAY,)):
+        raise KubeError("the connection was lost")
     assert found.may_reclaim() == {"g"}
     assert not written(found, MAY), "it is to be read first"
     found.read(offer(ASKED, generation=1))
-    assert found.may_reclaim() == set()
-    found.writes((MAY,))
-    found.refused()
     assert found.may_reclaim() == set()
 
 
 def test_a_revocation_without_an_answer_is_none() -> None:
     found = heard(offer(MAY))
-    found.writes(())
-    assert found.may_reclaim() == {"g"}
-    found.confirmed(offer(generation=2))
+    with found.doubts.held(()):
+        assert found.may_reclaim() == {"g"}
+        found.confirmed(offer(generation=2), ())
     assert found.may_reclaim() == set()
 
 
 def test_what_was_written_counts_as_there_although_the_server_shows_it_differently() -> None:
     found = heard(offer())
-    found.writes((ASKED,))
-    found.confirmed(offer(MAY, generation=2))
+    found.confirmed(offer(MAY, generation=2), (ASKED,))
     assert written(found, ASKED)
     found.heard(offer(MAY, generation=3))
     assert not written(found, ASKED), "somebody else has written since"
