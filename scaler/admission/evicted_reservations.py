@@ -65,12 +65,15 @@ class EvictedReservations:
         self._afterwards = afterwards
         self._evicted: dict[str, _Evicted] = {}
         """The Workloads that were evicted, by uid."""
+        self._named: dict[tuple[str, str], _Evicted] = {}
+        """That which was evicted last, by the key of the Workload."""
 
     def note(self, workload: Workload, pending_demands: tuple[NodeDemand, ...] | str = ()) -> None:
         """It is evicted after it was released, or was listed in that state."""
         known = self._evicted.get(workload.metadata.uid)
         if known is None or known.is_back:
-            self._evicted[workload.metadata.uid] = _Evicted(workload, pending_demands)
+            evicted = _Evicted(workload, pending_demands)
+            self._evicted[workload.metadata.uid] = self._named[workload.metadata.key] = evicted
 
     def stays(self, uid: str) -> None:
         """It is released again: its reservation is its own."""
@@ -79,8 +82,8 @@ class EvictedReservations:
 
     def has_earlier_run(self, workload: Workload, now: datetime) -> bool:
         """Whether the Workload, which has quota, or one before it with its name was evicted a moment ago."""
-        key = workload.metadata.key
-        return any(self._is_recent(each, now) for each in self._evicted.values() if each.workload.metadata.key == key)
+        evicted = self._named.get(workload.metadata.key)
+        return evicted is not None and self._is_recent(evicted, now)
 
     def requests(self, now: datetime, current: Callable[[str], Workload | None]) -> Iterator[PlacementRequest]:
         """What their pods may still use. `current` gives a Workload by its key."""
@@ -111,6 +114,8 @@ class EvictedReservations:
                 yield evicted.workload, taken
             elif not may_make_pods:
                 del self._evicted[uid]
+                if self._named.get(evicted.workload.metadata.key) is evicted:
+                    del self._named[evicted.workload.metadata.key]
 
     def _may_make_pods(self, evicted: _Evicted, now: datetime, current: Callable[[str], Workload | None]) -> bool:
         """Whether more of its pods may be created."""
