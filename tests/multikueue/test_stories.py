@@ -25,7 +25,7 @@ TWO_FULL = MappingProxyType({"w1": 4, "w2": 4})
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(5), range(5, 10), pytest.param(range(10, 30), marks=pytest.mark.slow)],
+    [range(5), pytest.param(range(5, 30), marks=pytest.mark.slow)],
     ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}",
 )
 def test_no_law_is_broken_and_gangs_start(seeds: range, request: pytest.FixtureRequest) -> None:
