@@ -46,7 +46,7 @@ def installed_bytes(name: str) -> int:
 def test_a_first_look_installs_few_packages_and_little() -> None:
     names = first_look()
     assert {"idle-gpu-scaler", "idle-gpu-scaler-analysis", "idle-gpu-scaler-sandbox", "pytest"} <= {*names}
-    assert len(names) <= MOST_PACKAGES
+    assert len([each for each in names if not each.startswith("idle-gpu-scaler")]) <= MOST_PACKAGES
     assert sum(map(installed_bytes, names)) <= MOST_MEGABYTES * 1e6
 
 

@@ -23,11 +23,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain
-from random import uniform
 from typing import Generic, TypeVar
 
 import urllib3
 from prometheus_api_client import PrometheusConnect
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_random_exponential,
+)
 
 from scaler.clock import background_threads
 from scaler.idleness.durations import format_duration
@@ -47,7 +54,7 @@ from scaler.samples.source import (
 )
 from scaler.samples.transport import AbortableRequest, BoundedSession
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
+_backoff = wait_random_exponential(multiplier=0.2, max=2)
 """Up to 0.2, 0.4, 0.8 … s: a restarting server needs about a second, a KEDA poll must not notice."""
 _SOCKET_GRACE_S = 0.5
 """Time by which the socket's own timeout is later than the caller's, so that the caller's says what happened."""
@@ -169,18 +176,18 @@ class PrometheusSource:
         """The answer by the deadline, of the monotonic clock; without one within the settings' timeout."""
         if deadline is None:
             deadline = time.monotonic() + self._config.timeout.total_seconds()
-        attempt = 1
-        while True:
-            try:
-                return await self._observed(query, deadline)
-            except ReadError as error:
-                pause_s = _pause_s(attempt, error)
-                is_last = attempt >= self._config.attempts or time.monotonic() + pause_s >= deadline
-                if is_last or not _may_pass(error):
-                    error.args = (f"Prometheus at {self._config.base_url}: {error}",)
-                    raise
-            await asyncio.sleep(pause_s)
-            attempt += 1
+        budget_s = max(0.0, deadline - time.monotonic())
+        retrying = AsyncRetrying(
+            retry=retry_if_exception(_may_pass),
+            wait=_pause_s,
+            stop=stop_after_attempt(self._config.attempts) | stop_before_delay(budget_s),
+            reraise=True,
+        )
+        try:
+            return await retrying(self._observed, query, deadline)
+        except ReadError as error:
+            error.args = (f"Prometheus at {self._config.base_url}: {error}",)
+            raise
 
     async def _observed(self, query: _Query[_T], deadline: float) -> _T:
         started = time.monotonic()
@@ -254,12 +261,12 @@ def _unix_ms(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _may_pass(error: ReadError) -> bool:
+def _may_pass(error: BaseException) -> bool:
     """Whether to try again. After a timeout there is no time left to do so."""
-    return error.transient and error.outcome is not ReadOutcome.TIMEOUT
+    return isinstance(error, ReadError) and error.transient and error.outcome is not ReadOutcome.TIMEOUT
 
 
-def _pause_s(attempt: int, error: ReadError) -> float:
+def _pause_s(state: RetryCallState) -> float:
     """Random, so that replicas of the scaler do not come back together, and never shorter than the server asks."""
-    longest_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** (attempt - 1))
-    return max(uniform(0.0, longest_s), error.retry_after_s)  # noqa: S311 (spreads load; keeps no secret)
+    error = state.outcome.exception() if state.outcome else None
+    return max(_backoff(state), error.retry_after_s if isinstance(error, ReadError) else 0.0)
