@@ -60,6 +60,16 @@ class SmallCluster:
 
     # ------------------------------------------------------------------------------------------------- any object
 
+    async def record(self, name: str) -> Json:
+        """The record of the ScaledObject of that name."""
+        [found] = [
+            each
+            for each in await self.all(SCALABLE_WORKLOAD)
+            for owner in each["metadata"].get("ownerReferences", ())
+            if each["spec"]["actuator"] == "None" and owner["name"] == name
+        ]
+        return found
+
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         """The object as created, its status included."""
         metadata = {k: v for k, v in body["metadata"].items() if k not in ("uid", "resourceVersion")}
@@ -67,7 +77,7 @@ class SmallCluster:
         namespace = NAMESPACE_NAME if resource.namespaced else ""
         created = _object(await self.kube.create(resource.path(namespace), whole))
         if "status" in body:
-            created = await self.change(resource, metadata["name"], {"status": body["status"]}, "status")
+            created = await self.change(resource, created["metadata"]["name"], {"status": body["status"]}, "status")
         return created
 
     async def read(self, resource: Resource, name: str, subresource: str = "") -> Json:

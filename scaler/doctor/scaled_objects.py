@@ -212,7 +212,8 @@ def _of_target(about: Subject, scaled_object: ScaledObject, facts: DoctorInputs)
     is_served = isinstance(facts.listings.get(ScalableWorkload, Listing()), Listing)
     if not (is_scalable_workload(target) and is_served and facts.has_all(ScalableWorkload)):
         return
-    if not any(each.metadata.key == (namespace, target.name) for each in facts.of(ScalableWorkload)):
+    found = (each for each in facts.of(ScalableWorkload) if not each.is_record)
+    if not any(each.metadata.key == (namespace, target.name) for each in found):
         what = f"it scales ScalableWorkload {target.name}, which does not exist"
         yield about.fail("TargetNotFound", what, "create it in the same namespace, or correct scaleTargetRef")
 

@@ -296,8 +296,10 @@ class BeforeSuspendController:
 
     def _described(self, subject: _Subject, run: HookRun, config: HookConfig) -> HookCall:
         metadata, workload = subject.scaled_object.metadata, subject.record.status.workload_name
-        job = subject.record.spec.job_ref
+        job, target = subject.record.spec.job_ref, subject.scaled_object.spec.scale_target_ref
         kind, name = (job.kind, job.name) if job is not None else ("Workload", workload)
+        if subject.record.is_record:
+            kind, name = target.kind, target.name
         return HookCall(
             id=run_id(metadata.uid, run),
             hook=run.hook,

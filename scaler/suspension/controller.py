@@ -128,7 +128,9 @@ class SuspensionController:
             self._queue.add(ReconcileRequest(SCALED_OBJECT, key))
 
     def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
-        """One that comes or goes changes by what its target is scaled."""
+        """One that comes or goes changes by what its target is scaled. Of one that is gone nothing is remembered."""
+        if (old := change.old) is not None and (change.new is None or change.new.metadata.uid != old.metadata.uid):
+            self.reconciler.statuses.forget(old.metadata.uid)
         changed = change.new or change.old
         if changed is not None and (change.new is None or change.old is None):
             target = changed.spec.scale_target_ref
@@ -158,6 +160,8 @@ class SuspensionController:
         while True:
             for scalable in self.scalable_workloads.items():
                 self._look_at(scalable.metadata.key)
+            for scaled_object in self.scaled_objects.items():
+                self._queue.add(ReconcileRequest(scaled_object.resource, scaled_object.metadata.key))
             await self.clock.sleep(_RESYNC.total_seconds())
 
     def wake(self) -> None:

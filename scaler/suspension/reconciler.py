@@ -79,7 +79,7 @@ class SuspensionReconciler:
         self._decision_cache = decision_cache
         self._announcer = announcer
         self._clock = clock
-        self._statuses = StatusWriter(
+        self.statuses = StatusWriter(
             api, cluster, decision_cache, announcer, budgets=budgets, scales=scales, entered=entered, clock=clock
         )
         uses = KeepRecord(api, *keeps_in, lambda key: cluster.scaled_objects.get(*key) is not None)
@@ -89,12 +89,11 @@ class SuspensionReconciler:
     def lead(self) -> None:
         """This replica leads from now on; others have written until then."""
         self._keeps.lead()
-        if self._statuses.budgets is not None:
-            self._statuses.budgets.lead()
+        self.statuses.lead()
 
     def next_in_line(self) -> list[Key]:
         """ScaledObjects whose warning the budgets have refused, and would not now."""
-        return self._statuses.budgets.next_in_line() if self._statuses.budgets is not None else []
+        return self.statuses.budgets.next_in_line() if self.statuses.budgets is not None else []
 
     async def reconcile(self, key: Key) -> Phase | None:
         """Take the next step for the ScalableWorkload and write its status; returns the phase that was found.
@@ -119,7 +118,7 @@ class SuspensionReconciler:
             is_outdated = not await self._take(step, scalable, situation.workload, decision)
             if is_outdated:
                 return state.phase
-        await self._statuses.write(scalable, state, situation.workload, decision)
+        await self.statuses.write(scalable, state, situation.workload, decision)
         await self._remove_wake(scalable, state, decision)
         await self._actuator.scale(scalable)
         return state.phase
@@ -281,7 +280,9 @@ class SuspensionReconciler:
         if await self._keeps.settle(scaled_object, [(SCALED_OBJECT, scaled_object.metadata)], decision):
             return
         if entry is not None and not is_scalable_workload(scaled_object.spec.scale_target_ref):
-            await self._statuses.write_record(scaled_object, entry)
+            await self.statuses.write_record(scaled_object, entry)
+        elif evaluation is not None:
+            await self.statuses.clear_record(scaled_object)
         if has_wake_annotation(scaled_object.metadata) and self._has_taken_effect(scaled_object, entry):
             await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
 

@@ -34,7 +34,7 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.kube.writes import WriteApi
 from scaler.suspension.status import desired_status, is_worth_writing
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.records import is_of_other_target, job_ref, record_body
+from scaler.targets.records import is_of, job_ref, record_body
 from scaler.targets.scale_subresources import ScaleSubresources, scalable_workload_ref
 from scaler.targets.target_state import ObservedWorkload, Phase, SetBack, TargetState
 from scaler.targets.workloads import (
@@ -89,6 +89,18 @@ class StatusWriter:
         self._api, self._cluster, self._decision_cache = api, cluster, decision_cache
         self._announcer, self._scales, self._entered, self._clock = announcer, scales, entered, clock
         self.budgets = budgets
+        self._written: dict[str, ScalableWorkloadStatus] = {}
+        """What records have said, by uid of the ScaledObject: who deletes a record gains nothing by it."""
+
+    def lead(self) -> None:
+        """This replica leads from now on; others have written until then."""
+        self._written.clear()
+        if self.budgets is not None:
+            self.budgets.lead()
+
+    def forget(self, uid: str) -> None:
+        """The ScaledObject is gone."""
+        self._written.pop(uid, None)
 
     # ------------------------------------------------------------------------------------------- of ScalableWorkloads
 
@@ -196,23 +208,21 @@ class StatusWriter:
 
     async def write_record(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject) -> None:
         """The status of what it scales, where that has none of its own, and the Events of it. Raises: KubeError."""
-        decision, metadata, target = (
-            prevailing(list(entry.triggers.values())),
-            scaled_object.metadata,
-            scaled_object.spec.scale_target_ref,
-        )
+        decision = prevailing(list(entry.triggers.values()))
+        metadata, target = scaled_object.metadata, scaled_object.spec.scale_target_ref
         if decision is None or not self._cluster.has_records(metadata.namespace):
             return
-        record = self._cluster.record_of(scaled_object) or await self._create_record(scaled_object)
-        if is_of_other_target(record, target):
+        record = self._cluster.own_record(scaled_object) or await self._create_record(scaled_object)
+        if not is_of(record, target):
+            await self.clear_record(scaled_object)
             body = {"metadata": {"uid": record.metadata.uid}, "spec": {"jobRef": job_ref(target)}}
             await self._api.patch(SCALABLE_WORKLOAD.path(*record.metadata.key), body)
             return
-        known, annotated = record, ScalableWorkloadStatus()
+        known, before = record, ScalableWorkloadStatus()
         if not record.status.state:
-            annotated = annotated_status(metadata.annotations, self._clock())
-            known = msgspec.structs.replace(record, status=annotated)
-        status = as_json(annotated) | desired_status(
+            before = self._written.get(metadata.uid) or annotated_status(metadata.annotations, self._clock())
+            known = msgspec.structs.replace(record, status=before)
+        status = as_json(before) | desired_status(
             known,
             decision.target,
             None,
@@ -226,16 +236,30 @@ class StatusWriter:
             seen = self._scales.object_of(metadata.namespace, target) if self._scales is not None else None
             objects = [(SCALED_OBJECT, metadata), *([seen] if seen is not None else [])]
             self._announce_changes(known.status, status, objects)
-        elif record.status.state and (old := old_annotations(metadata.annotations)):
-            await self._api.patch(SCALED_OBJECT.path(*metadata.key), {"metadata": {"annotations": old}})
+        elif record.status.state:
+            self._written[metadata.uid] = record.status
+            if old := old_annotations(metadata.annotations):
+                await self._api.patch(SCALED_OBJECT.path(*metadata.key), {"metadata": {"annotations": old}})
+
+    async def clear_record(self, scaled_object: ScaledObject) -> None:
+        """Nothing is decided about it any more, or about another target: what was is not true of that.
+
+        Raises: KubeError.
+        """
+        record = self._cluster.own_record(scaled_object)
+        self._written.pop(scaled_object.metadata.uid, None)
+        if record is None or record.status == ScalableWorkloadStatus():
+            return
+        names = msgspec.structs.fields(ScalableWorkloadStatus)
+        body = {
+            "metadata": {"resourceVersion": record.metadata.resource_version},
+            "status": {each.encode_name: None for each in names},
+        }
+        await self._api.patch(SCALABLE_WORKLOAD.path(*record.metadata.key, "status"), body)
 
     async def _create_record(self, scaled_object: ScaledObject) -> ScalableWorkload:
-        """Raises: KubeError; 409 where it is there, and not seen yet."""
-        namespace = scaled_object.metadata.namespace
-        body = record_body(
-            scaled_object, is_taken=lambda name: self._cluster.scalable_workloads.get(namespace, name) is not None
-        )
-        return decode(ScalableWorkload, await self._api.create(SCALABLE_WORKLOAD.path(namespace), body))
+        path = SCALABLE_WORKLOAD.path(scaled_object.metadata.namespace)
+        return decode(ScalableWorkload, await self._api.create(path, record_body(scaled_object)))
 
     async def _set_back_of_scale(
         self, record: ScalableWorkload, entry: EvaluatedScaledObject, decision: Decision

@@ -27,6 +27,7 @@ from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 from scaler.targets import target_state
+from scaler.targets.records import is_of
 from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.targets.switched_objects import not_served
 from scaler.targets.switches import Switch, observe_switched, switch_of
@@ -291,7 +292,7 @@ def scalable_workload_indexes() -> dict[str, Index[ScalableWorkload]]:
 
 def _by_recorded(scalable: ScalableWorkload) -> Iterable[Hashable]:
     owner = scalable.metadata.controller_owner if scalable.is_record else None
-    return [] if owner is None else [owner.uid]
+    return [] if owner is None else [(scalable.metadata.namespace, owner.uid)]
 
 
 def _by_policy(attached: KubeObject) -> Iterable[Hashable]:
@@ -453,14 +454,18 @@ class ClusterState:
         return self.scalable_workloads.get(namespace, target.name) if is_scalable_workload(target) else None
 
     def record_of(self, scaled_object: ScaledObject) -> ScalableWorkload | None:
-        """The ScalableWorkload with the status of what it scales: the target, or the oldest of its records; None where
-        there is none."""
+        """The ScalableWorkload with the status of what it scales: the target, or its record; None where there is none,
+        and where its record is still that of what it scaled before."""
         target = scaled_object.spec.scale_target_ref
         if is_scalable_workload(target):
             return self.scalable_workloads.get(scaled_object.metadata.namespace, target.name)
-        return min(
-            self.scalable_workloads.by_index("record", scaled_object.metadata.uid), key=_precedence, default=None
-        )
+        found = self.own_record(scaled_object)
+        return found if found is not None and is_of(found, target) else None
+
+    def own_record(self, scaled_object: ScaledObject) -> ScalableWorkload | None:
+        """The oldest of the records that it owns, whatever that is of."""
+        key = scaled_object.metadata.namespace, scaled_object.metadata.uid
+        return min(self.scalable_workloads.by_index("record", key), key=_precedence, default=None)
 
     def has_records(self, namespace: str) -> bool:
         """Whether the API server serves ScalableWorkloads there, as far as is known."""

@@ -63,16 +63,18 @@ class ScalableWorkloads:
 
     def subscribe(self, callback: _Heard) -> Callable[[], None]:
         """The function that ends the subscription."""
-        return self._every.subscribe(lambda change: None if _is_of_record(change) else callback(change))
+        return self._every.subscribe(lambda change: _tell(callback, change, of_records=False))
 
     def subscribe_records(self, callback: _Heard) -> Callable[[], None]:
         """The function that ends the subscription."""
-        return self._every.subscribe(lambda change: callback(change) if _is_of_record(change) else None)
+        return self._every.subscribe(lambda change: _tell(callback, change, of_records=True))
 
 
-def _is_of_record(change: Change[ScalableWorkload]) -> bool:
-    found = change.new or change.old
-    return found is not None and found.is_record
+def _tell(callback: _Heard, change: Change[ScalableWorkload], *, of_records: bool) -> None:
+    """A target may be replaced by a record of its name, and be seen so: that is the end of one, and a new other one."""
+    old, new = (x if x is not None and x.is_record == of_records else None for x in (change.old, change.new))
+    if old is not None or new is not None:
+        callback(Change(change.key, old, new))
 
 
 def record_owner(record: ScalableWorkload) -> tuple[str, str] | None:
@@ -81,8 +83,8 @@ def record_owner(record: ScalableWorkload) -> tuple[str, str] | None:
     return None if owner is None else (record.metadata.namespace, owner.name)
 
 
-def record_body(scaled_object: ScaledObject, *, is_taken: Callable[[str], bool]) -> Mapping[str, Any]:
-    """The record of a ScaledObject, to be created. `is_taken`: whether another ScalableWorkload has the name."""
+def record_body(scaled_object: ScaledObject) -> Mapping[str, Any]:
+    """The record of a ScaledObject, to be created. The API completes its name, so that nobody can be in its way."""
     metadata = scaled_object.metadata
     owner = {
         "apiVersion": SCALED_OBJECT.api_version,
@@ -91,19 +93,24 @@ def record_body(scaled_object: ScaledObject, *, is_taken: Callable[[str], bool])
         "uid": metadata.uid,
         "controller": True,
     }
-    name = f"{metadata.name[:240]}-{metadata.uid[:8]}" if is_taken(metadata.name) else metadata.name
     return {
         "apiVersion": SCALABLE_WORKLOAD.api_version,
         "kind": SCALABLE_WORKLOAD.kind,
-        "metadata": {"name": name, "namespace": metadata.namespace, "ownerReferences": [owner]},
+        "metadata": {
+            "generateName": f"{metadata.name}-",
+            "namespace": metadata.namespace,
+            "ownerReferences": [owner],
+        },
         "spec": {"replicas": 1, "actuator": "None", "jobRef": job_ref(scaled_object.spec.scale_target_ref)},
     }
 
 
 def job_ref(target: ScaleTargetRef) -> Mapping[str, str]:
-    return {"apiVersion": target.api_version, "kind": target.kind, "name": target.name}
+    """KEDA takes an empty kind for a Deployment."""
+    return {"apiVersion": target.api_version or "apps/v1", "kind": target.kind or "Deployment", "name": target.name}
 
 
-def is_of_other_target(record: ScalableWorkload, target: ScaleTargetRef) -> bool:
-    """Whether its ScaledObject scales another object now than the one that the record names."""
-    return record.spec.job_ref != JobRef(api_version=target.api_version, kind=target.kind, name=target.name)
+def is_of(record: ScalableWorkload, target: ScaleTargetRef) -> bool:
+    """Whether the record names what its ScaledObject scales now."""
+    found = record.spec.job_ref or JobRef()
+    return {"apiVersion": found.api_version, "kind": found.kind, "name": found.name} == job_ref(target)

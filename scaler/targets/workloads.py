@@ -245,10 +245,11 @@ def annotated_marks(annotations: Mapping[str, str]) -> dict[str, Mark]:
         if key.startswith(MARK_PREFIX):
             try:
                 mark = msgspec.json.decode(value, type=Mark)
-            except UNREADABLE:
+                at, delivered_at = _in_utc(mark.at), _in_utc(mark.delivered_at)
+            except (*UNREADABLE, OverflowError):
                 continue
-            if mark.at.tzinfo is not None and mark.delivered_at.tzinfo is not None:
-                found[key.removeprefix(MARK_PREFIX)] = mark
+            if at is not None and delivered_at is not None:
+                found[key.removeprefix(MARK_PREFIX)] = Mark(at=at, state=mark.state, delivered_at=delivered_at)
     return found
 
 

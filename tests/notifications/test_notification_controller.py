@@ -316,7 +316,7 @@ async def test_a_deployment_has_its_history_and_its_mark_in_its_record(cluster: 
         await ours.ticks(61)
     assert ours.receiver.states == [["Suspended"]]
     assert f"Deployment {NAMESPACE_NAME}/serve is suspended" in ours.receiver.got[0].subject
-    found = (await cluster.read(SCALABLE_WORKLOAD, "serve"))["status"]
+    found = (await cluster.record("serve"))["status"]
     assert found["notified"][TARGET]["state"] == "Suspended"
     assert [each["state"] for each in found["history"]] == ["Busy", "Suspended"]
 

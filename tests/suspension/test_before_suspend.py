@@ -353,7 +353,7 @@ async def deployment(cluster: SmallCluster, name: str) -> ScaleTargetRef:
     spec = {"scaleTargetRef": target, "triggers": triggers}
     made = await cluster.create(SCALED_OBJECT, {"metadata": {"name": name}, "spec": spec})
     scaled_object = decode(ScaledObject, json.dumps(made).encode())
-    await cluster.create(SCALABLE_WORKLOAD, record_body(scaled_object, is_taken=lambda _: False))
+    await cluster.create(SCALABLE_WORKLOAD, record_body(scaled_object))
     return ScaleTargetRef(api_version=DEPLOYMENT.api_version, kind=DEPLOYMENT.kind, name=name)
 
 
@@ -362,7 +362,7 @@ async def test_of_any_other_target_the_run_stands_in_its_record(leader: Leader, 
     leader.hook.answers = [SUCCEEDED]
     await leader.tick(target=target, name="web")
     await leader.tick(target=target, name="web", after_s=15)
-    found = (await cluster.read(SCALABLE_WORKLOAD, "web"))["status"]["beforeSuspend"]
+    found = (await cluster.record("web"))["status"]["beforeSuspend"]
     assert {key: value for key, value in found.items() if value} == {
         "hook": "checkpoint",
         "startedAt": NOW,

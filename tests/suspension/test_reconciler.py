@@ -406,7 +406,7 @@ async def test_the_owner_of_a_deployment_is_warned_in_its_record_and_by_an_event
         leader.decides(made, target=deployment, name="notebook")
         await until(leader.is_current)
         await reconciler.reconcile_scaled_object(("demo", "notebook"))
-        return (await cluster.read(SCALABLE_WORKLOAD, "notebook"))["status"].get("warnedAt")
+        return (await cluster.record("notebook"))["status"].get("warnedAt")
 
     assert await decides(soon, at(-300)) is None, "5 of 30 minutes: not yet"
     warned_at = await decides(soon, at(-700))
@@ -416,7 +416,7 @@ async def test_the_owner_of_a_deployment_is_warned_in_its_record_and_by_an_event
     assert idle == "Idle: not long enough"
     assert warned.startswith("SuspendSoon: GPUs idle since 2026-12-01T11:48:20Z; suspended at ")
     assert await decides(ACTIVE, None) is None, "it worked again"
-    record = await cluster.read(SCALABLE_WORKLOAD, "notebook")
+    record = await cluster.record("notebook")
     assert [each["state"] for each in record["status"]["history"]] == ["Idle", "Warned", "Busy"]
     assert record["spec"]["jobRef"] == {"apiVersion": "apps/v1", "kind": "Deployment", "name": "notebook"}
 

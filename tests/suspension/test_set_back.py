@@ -14,6 +14,7 @@ from builders import NOON, WorkloadJson, a_target, decision, minutes, policy
 from hypothesis import given
 from hypothesis import strategies as st
 from loops_builders import TICK
+from msgspec import structs
 from scripted_metrics import Metrics, ScriptedSource, gpu
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, pod_json, until
 from suspension.replica import Replica
@@ -40,6 +41,7 @@ from scaler.kube.objects.resources import DEPLOYMENT, EVENT, NOTEBOOK, POD, SCAL
 from scaler.suspension import status_writer
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.targets import scale_subresources
+from scaler.targets.cluster_state import scalable_workload_indexes
 from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.switches import NOTEBOOK_STOPPED
 from scaler.targets.target_state import Phase, SetBack, WakeCause, WakeRequest
@@ -270,6 +272,10 @@ class DeploymentStory(NotebookStory):
     async def scale(self, replicas: int) -> None:
         await self.cluster.change(DEPLOYMENT, NAME, {"spec": {"replicas": replicas}}, "scale")
 
+    async def history(self) -> list[HistoryLine]:
+        status = (await self.cluster.record(NAME)).get("status", {})
+        return lines_of(json.dumps(each).encode() for each in status.get("history", ()))
+
     def pod(self) -> dict[str, Any]:
         return {**super().pod(), "metadata": {"name": "worker-0", "labels": {"app": NAME}}}
 
@@ -384,34 +390,115 @@ async def test_an_operator_is_so_quick_that_nobody_sees_it_at_0(cluster, leader)
         assert story.reason == "SetBack"
 
 
-async def test_what_a_tenant_writes_leaves_nothing_alone(cluster, leader) -> None:
-    """What 0.1.0 wrote in annotations counts once, for an hour at most; the next leader finds them removed."""
-    forged = {"at": stamp(NOON), "state": "Waking", "reason": "SetBack", "times": 99}
+@pytest.mark.parametrize("restarts", [False, True], ids=["one leader", "another each time"])
+async def test_what_a_tenant_writes_leaves_nothing_alone(cluster, leader, restarts: bool) -> None:
+    """Neither in annotations of 0.1.0, nor by deleting the record."""
     async with told(cluster, leader, DeploymentStory) as story:
         await story.passes(12)
         assert story.reason == "GPUsIdle"
-        later = forged | {"at": stamp(story.now)}
-        for _ in range(2):
-            await cluster.annotate(SCALED_OBJECT, NAME, HISTORY, json.dumps([later]))
-            await story.passes(0)
+        for _ in range(3):
+            forged = {"at": stamp(story.now), "state": "Waking", "reason": "SetBack", "times": 99}
+            await cluster.annotate(SCALED_OBJECT, NAME, HISTORY, json.dumps([forged]))
+            record = await cluster.record(NAME)
+            await cluster.delete(SCALABLE_WORKLOAD, record["metadata"]["name"])
+            if restarts:
+                story.restarts()
+            await story.passes(11)
             assert story.reason == "GPUsIdle"
+            await story.passes(1)
             assert HISTORY not in (await cluster.read(SCALED_OBJECT, NAME))["metadata"].get("annotations", {})
-            story.restarts()
+
+
+async def test_who_deletes_the_record_is_left_alone_no_less_and_warned_no_later(cluster, leader) -> None:
+    async with told(cluster, leader, DeploymentStory) as story:
+        for _ in range(2):
+            await story.is_suspended()
+            await story.is_started(sets_replicas)
+        assert story.reason == "SetBack"
+        before = await story.history()
+        record = await cluster.record(NAME)
+        await cluster.delete(SCALABLE_WORKLOAD, record["metadata"]["name"])
+        await story.passes(1)
+        assert story.reason == "SetBack"
+        assert [each.times for each in await story.history() if each.times] == [x.times for x in before if x.times]
 
 
 async def test_the_annotations_of_0_1_0_are_read_once(cluster, leader) -> None:
-    alone = {"at": stamp(NOON), "state": "Waking", "reason": "SetBack", "message": "words of a tenant", "times": 99}
-    async with told(cluster, leader, DeploymentStory, **{HISTORY: json.dumps([alone])}) as story:
-        await story.passes(12)
-        assert story.reason == "SetBack"
-        assert story.decided.suspend_at is not None
-        assert story.decided.suspend_at <= NOON + HOUR
-        assert "tenant" not in str(await story.history())
-        story.restarts()
-        await story.passes(2)
-        assert story.reason == "SetBack", "it is in the record"
-        await story.passes(61)
-        assert story.reason == "GPUsIdle"
+    idle = {"at": stamp(NOON), "state": "Idle", "message": "words of a tenant"}
+    warned = {"idlegpu.io/warned-at": stamp(NOON - minutes(1)), HISTORY: json.dumps([idle])}
+    async with told(cluster, leader, DeploymentStory, **warned) as story:
+        record = await cluster.record(NAME)
+        assert "tenant" not in str(record)
+        assert record["status"]["history"][0]["state"] == "Idle"
+        await story.passes(1)
+        found = await cluster.read(SCALED_OBJECT, NAME)
+        assert not {*warned} & found["metadata"].get("annotations", {}).keys()
+
+
+MARK = {"at": "2026-12-01T12:00:00Z", "state": "x", "deliveredAt": "2026-12-01T12:00:00Z"}
+GARBAGE = {
+    "a count below none": {HISTORY: '[{"at": "2026-12-01T12:00:00Z", "state": "Idle", "times": -5}]'},
+    "a time before the calendar": {HISTORY: '[{"at": "0001-01-01T00:00:00+14:00", "state": "Idle"}]'},
+    "a state of nobody": {HISTORY: '[{"at": "2026-12-01T12:00:00Z", "state": "Asleep"}]'},
+    "a hook with a long name": {
+        "idlegpu.io/before-suspend": json.dumps({"hook": "h" * 99, "startedAt": "2026-12-01T11:00:00Z"})
+    },
+    "a hook beyond the calendar": {
+        "idlegpu.io/before-suspend": json.dumps(
+            {"hook": "h", "startedAt": "2026-12-01T11:00:00Z", "savedAt": "9999-12-31T23:00:00-14:00"}
+        )
+    },
+    "a mark beyond the calendar": {
+        "idlegpu.io/notified-x": json.dumps(MARK | {"at": "0001-01-01T00:00:00+14:00"}),
+    },
+    "many marks": {f"idlegpu.io/notified-{n}": json.dumps(MARK) for n in range(70)},
+}
+
+
+@pytest.mark.parametrize("annotations", GARBAGE.values(), ids=GARBAGE)
+async def test_what_0_1_0_never_wrote_is_left_out_of_the_record(cluster, leader, annotations: dict[str, str]) -> None:
+    async with told(cluster, leader, DeploymentStory, **annotations) as story:
+        await story.passes(1)
+        assert (await cluster.record(NAME))["status"]["state"] in ("Busy", "Idle")
+        found = await cluster.read(SCALED_OBJECT, NAME)
+        assert not annotations.keys() & found["metadata"].get("annotations", {}).keys()
+
+
+async def test_another_target_has_nothing_of_the_record_of_the_one_before(cluster, leader) -> None:
+    async with told(cluster, leader, DeploymentStory) as story:
+        await story.is_suspended()
+        found = await cluster.read(DEPLOYMENT, NAME)
+        spec = {**found["spec"], "replicas": 0}
+        await cluster.create(DEPLOYMENT, {"metadata": {"name": "other"}, "spec": spec})
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "other"}
+        await cluster.change(SCALED_OBJECT, NAME, {"spec": {"scaleTargetRef": target}})
+        await story.passes(0)
+        record = await cluster.record(NAME)
+        assert record["spec"]["jobRef"] == target
+        assert [each["state"] for each in record["status"]["history"]] == ["Suspended"]
+
+
+async def test_of_what_nobody_decides_about_the_record_is_empty(cluster, leader) -> None:
+    async with told(cluster, leader, DeploymentStory) as story:
+        await story.passes(5)
+        assert (await cluster.record(NAME))["status"]["state"]
+        await cluster.change(SCALED_OBJECT, NAME, {"spec": {"triggers": [{"type": "cron", "metadata": {}}]}})
+        await until(story.is_current)
+        await story.evaluator.tick(story.now)
+        await story.reconciler.reconcile_scaled_object(KEY)
+        assert not (await cluster.record(NAME))["status"].get("state")
+        await story.reconciler.reconcile_scaled_object(KEY)
+
+
+async def test_a_record_that_another_namespace_claims_is_not_ours(cluster, leader) -> None:
+    async with told(cluster, leader, DeploymentStory) as story:
+        uid = (await cluster.read(SCALED_OBJECT, NAME))["metadata"]["uid"]
+        [ours] = leader.copies.scaled_objects.items()
+        record = leader.copies.own_record(ours)
+        assert record is not None
+        other = structs.replace(record, metadata=structs.replace(record.metadata, namespace="other", name="spy"))
+        assert [*scalable_workload_indexes()["record"](other)] == [("other", uid)]
+        assert story.reason
 
 
 async def test_a_new_leader_counts_on_though_keda_has_suspended_it_meanwhile(

@@ -94,7 +94,7 @@ async def test_the_history_of_a_workload_is_shown(cluster):
     ]
     await cluster.change(SCALABLE_WORKLOAD, NAME, {"status": {"state": "Kept", "history": lines}}, "status")
     mine = decode(ScaledObject, json.dumps(await cluster.read(SCALED_OBJECT, "mine")).encode())
-    record = record_body(mine, is_taken=lambda _: False)
+    record = record_body(mine)
     await cluster.create(SCALABLE_WORKLOAD, {**record, "status": {"history": lines[:1]}})
     done = await command_beside("history", f"demo/{NAME}", *flags)
     assert done.status == 0, done
