@@ -14,7 +14,7 @@ from scaler_sandbox.packaged import packaged
 
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 
-pytestmark = [pytest.mark.slow, pytest.mark.prometheus, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.prometheus]
 
 README, INSTALL = ROOT / "README.md", ROOT / "docs" / "install.md"
 README_TEXT = README.read_text(encoding="utf-8")

@@ -149,7 +149,6 @@ def check_story(status: int, lines: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_demo_plays_all_of_its_acts_to_their_ends() -> None:
     status, lines = lines_of()
     check_story(status, lines)
@@ -161,7 +160,6 @@ def test_the_demo_plays_all_of_its_acts_to_their_ends() -> None:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-@pytest.mark.timeout(300)
 def test_the_demo_does_the_same_through_a_real_prometheus() -> None:
     require_prometheus()
     check_story(*lines_of("--source", "prometheus", "--act", "first"))
@@ -169,7 +167,6 @@ def test_the_demo_does_the_same_through_a_real_prometheus() -> None:
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-@pytest.mark.timeout(300)
 async def test_what_is_served_afterwards_is_enough_for_policies_and_reports() -> None:
     """KEDA can be told where the scaler is, and Prometheus has the scaler's own metrics."""
     require_prometheus()

@@ -105,7 +105,6 @@ async def test_prometheus_has_what_was_before_this_process(cluster: SmallCluster
 
 @pytest.mark.chromium
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 async def test_the_demo_serves_it(tmp_path: Path) -> None:
     """As whoever tries it out sees it, with what it says at its end."""
     require_chromium()

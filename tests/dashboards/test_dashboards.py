@@ -167,7 +167,6 @@ def test_answers_to_keda_have_the_same_colours_everywhere() -> None:
 @pytest.mark.slow
 @pytest.mark.prometheus
 @pytest.mark.chromium
-@pytest.mark.timeout(240)
 def test_what_the_demo_does_is_shown(tmp_path: Path) -> None:
     """One story for all, as it takes a while."""
     require_prometheus()

@@ -116,7 +116,6 @@ async def follow_policies(world: Sandbox) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> None:
     async with AsyncExitStack() as stack:
         stage = await demo.start_act(stack, demo.ACTS["third"], "dcgm")
@@ -157,7 +156,6 @@ async def test_the_story_needs_all_that_the_roles_grant_and_no_more(capsys) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_the_story_of_hub_and_workers_needs_all_that_the_dispatcher_is_granted_and_no_more(capsys) -> None:
     """And of a worker's kubeconfig on the hub, all that the example grants beyond what MultiKueue needs."""
     async with AsyncExitStack() as stack:

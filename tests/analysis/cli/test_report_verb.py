@@ -18,7 +18,6 @@ from scaler_analysis.cli.report_text import render
 from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.summary import summarized
 
-pytestmark = pytest.mark.timeout(120)
 BEGIN, DAY = datetime(2026, 11, 1, tzinfo=UTC), 1440
 UNTIL = ("--until", "2026-11-03T00:00:00Z", "--since", "2d")
 REPORT = summarized([two_teams(0), two_teams(1), two_teams(2)], WEEKEND, GroupBy.TEAM)

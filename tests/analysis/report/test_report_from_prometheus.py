@@ -21,7 +21,7 @@ from scaler.reporting.page.fleet_history import read_fleet
 from scaler.samples.config import PrometheusConfig
 from scaler.samples.prometheus import PrometheusSource
 
-pytestmark = [pytest.mark.prometheus, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.prometheus]
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
 DAY = 1440

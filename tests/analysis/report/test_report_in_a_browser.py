@@ -14,7 +14,7 @@ from scaler_analysis.report.view import TITLES, chart_step, view_of
 
 from scaler.reporting.page.fleet_history import read_fleet
 
-pytestmark = [pytest.mark.chromium, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.chromium]
 
 
 @pytest.fixture

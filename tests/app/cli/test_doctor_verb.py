@@ -56,7 +56,6 @@ async def doctor(folder, *arguments):
     return await command_beside("doctor", *where, *arguments)
 
 
-@pytest.mark.timeout(300)
 async def test_a_cluster_is_looked_at_check_by_check(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     async with example_cluster(tmp_path) as world:

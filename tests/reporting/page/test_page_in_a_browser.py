@@ -19,7 +19,7 @@ from scaler.reporting.page.fleet_chart import STACK
 from scaler.reporting.page.rendering import state_class
 from scaler.reporting.page.workloads import STATES
 
-pytestmark = [pytest.mark.chromium, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.chromium]
 
 CSS = Path(__file__).parents[3] / "scaler" / "reporting" / "page" / "static" / "page.css"
 PATHS = (
