@@ -52,7 +52,7 @@ from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.object_cache import Index, Keep, ObjectCache, T, whole
-from scaler.kube.objects.core import Pod
+from scaler.kube.objects.core import OwnerReference, Pod
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
@@ -329,6 +329,10 @@ class StandingScales(ScaleSubresources):
 
     def revision(self, namespace: str) -> int:  # noqa: ARG002
         return 0
+
+    def may_read(self, namespace: str, reference: OwnerReference) -> bool:  # noqa: ARG002
+        """No owners are: pods of Deployments are found by their labels."""
+        return False
 
     def of(self, namespace: str, target: ScaleTargetRef) -> Scale | Unknown:
         if not namespace:
