@@ -58,7 +58,7 @@ def scaled_object_findings(facts: DoctorInputs, now: datetime) -> Iterator[Findi
 def _not_judged(facts: DoctorInputs, now: datetime) -> Iterator[Finding]:
     """What should run and does not, cannot be judged, or is left alone, as the leader has written last; and pods that
     keep GPUs which nothing uses, of these or of nothing that is scaled."""
-    scalable = facts.of(ScalableWorkload)
+    scalable = [each for each in facts.of(ScalableWorkload) if each.status.state or not each.is_record]
     found = [Doubted(each.status.reason, _subject_of(each), each.status.message) for each in scalable]
     defaults = resolve(("settings", facts.wanted.defaults))
     pods = [] if isinstance(facts.gpus, Unread) else unused(facts.gpus, defaults, now)

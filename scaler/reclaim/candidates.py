@@ -26,7 +26,7 @@ from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, keeps_from_zero
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
+from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
 from scaler.quota.model import QuotaWorkload
@@ -59,10 +59,10 @@ def idle_workloads(evaluation: Evaluation, cluster: ClusterState, snapshot: Snap
     found = set()
     for namespace, target in evaluation.keys_by_target:
         decisions = evaluation.decisions_on(namespace, target)
-        if target.kind != SCALABLE_WORKLOAD.kind or not (decisions and all(map(_is_quiet, decisions))):
+        scalable = cluster.target_of(namespace, target)
+        if scalable is None or not (decisions and all(map(_is_quiet, decisions))):
             continue
-        scalable = cluster.scalable_workloads.get(namespace, target.name)
-        observed = cluster.workload_of(scalable) if scalable is not None else None
+        observed = cluster.workload_of(scalable)
         workload = snapshot.workload("/".join(observed.metadata.key)) if observed is not None else None
         if workload is not None and workload.reservation is not None:
             found.add(workload.key)

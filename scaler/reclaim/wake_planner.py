@@ -32,7 +32,6 @@ from scaler.reclaim.planner import Planner
 from scaler.reclaim.search.values import AntiAffinityNodes, PlanningTree
 from scaler.reclaim.search.wake_problem import UnplacedWorkload, why_suspended
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.target_state import Phase
 from scaler.targets.workloads import is_when_free
 
@@ -126,10 +125,9 @@ def _suspended_workloads(
 ) -> Iterator[SuspendedWorkload]:
     for key, entry in evaluation.entries.items():
         decision = prevailing(list(entry.triggers.values()))
-        if decision is None or key in woken or not decision.when_free or not is_scalable_workload(entry.target):
+        if decision is None or key in woken or not decision.when_free:
             continue
-        scaled_object = cluster.scaled_objects.get(*key)
-        scalable = cluster.scalable_workloads.get(key[0], entry.target.name)
+        scaled_object, scalable = cluster.scaled_objects.get(*key), cluster.target_of(key[0], entry.target)
         if scaled_object is not None and scalable is not None and decision.target.is_plannable:
             yield SuspendedWorkload(scaled_object=scaled_object, scalable=scalable, decision=decision)
 
@@ -142,10 +140,9 @@ def _coming(evaluation: Evaluation, cluster: ClusterState, woken: Collection[Key
             decision.answer.reason is DecisionReason.WAKING
             or (decision.target.desired_replicas > 0 and decision.target.phase in (Phase.RESUMING, Phase.SUSPENDING))
         )
-        if (is_coming or key in woken) and is_scalable_workload(entry.target):
-            scalable = cluster.scalable_workloads.get(key[0], entry.target.name)
-            if scalable is not None:
-                yield scalable
+        scalable = cluster.target_of(key[0], entry.target) if is_coming or key in woken else None
+        if scalable is not None:
+            yield scalable
 
 
 class _FreeView:

@@ -25,6 +25,7 @@ from scaler.decision.candidate import (
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
+from scaler.decision.evaluation import own_triggers
 from scaler.decision.reasons import FOUND_IDLE, SuspensionEventReason
 from scaler.errors import KubeError
 from scaler.idleness.reasons import UnknownReason
@@ -279,10 +280,11 @@ class SuspensionReconciler:
         decision = prevailing(list(entry.triggers.values())) if entry is not None else None
         if await self._keeps.settle(scaled_object, [(SCALED_OBJECT, scaled_object.metadata)], decision):
             return
-        if entry is not None and not is_scalable_workload(scaled_object.spec.scale_target_ref):
-            await self.statuses.write_record(scaled_object, entry)
-        elif evaluation is not None:
+        is_scalable = is_scalable_workload(scaled_object.spec.scale_target_ref)
+        if is_scalable or not own_triggers(scaled_object.spec.triggers, ()):  # those of another scaler are not ours
             await self.statuses.clear_record(scaled_object)
+        elif entry is not None:
+            await self.statuses.write_record(scaled_object, entry)
         if has_wake_annotation(scaled_object.metadata) and self._has_taken_effect(scaled_object, entry):
             await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
 

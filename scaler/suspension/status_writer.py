@@ -210,7 +210,8 @@ class StatusWriter:
         """The status of what it scales, where that has none of its own, and the Events of it. Raises: KubeError."""
         decision = prevailing(list(entry.triggers.values()))
         metadata, target = scaled_object.metadata, scaled_object.spec.scale_target_ref
-        if decision is None or not self._cluster.has_records(metadata.namespace):
+        is_of_before = entry.target != target  # it is evaluated again soon
+        if decision is None or is_of_before or not self._cluster.has_records(metadata.namespace):
             return
         record = self._cluster.own_record(scaled_object) or await self._create_record(scaled_object)
         if not is_of(record, target):
@@ -242,10 +243,7 @@ class StatusWriter:
                 await self._api.patch(SCALED_OBJECT.path(*metadata.key), {"metadata": {"annotations": old}})
 
     async def clear_record(self, scaled_object: ScaledObject) -> None:
-        """Nothing is decided about it any more, or about another target: what was is not true of that.
-
-        Raises: KubeError.
-        """
+        """Nothing is decided about what it is the record of, and what it says will not stay true. Raises: KubeError."""
         record = self._cluster.own_record(scaled_object)
         self._written.pop(scaled_object.metadata.uid, None)
         if record is None or record.status == ScalableWorkloadStatus():

@@ -234,8 +234,9 @@ NO_TARGETS = NotifyTargets()
 
 
 def marks_of(scalable: ScalableWorkload) -> dict[str, Mark]:
-    """The marks by notification target, also those that 0.1.0 has written."""
-    return annotated_marks(scalable.metadata.annotations) | scalable.status.notified
+    """The marks by notification target, also those that 0.1.0 has written; it knew no records."""
+    annotated = {} if scalable.is_record else annotated_marks(scalable.metadata.annotations)
+    return annotated | scalable.status.notified
 
 
 def annotated_marks(annotations: Mapping[str, str]) -> dict[str, Mark]:

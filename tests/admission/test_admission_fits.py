@@ -97,6 +97,16 @@ async def _runs_again(cluster: SimCluster, name: str) -> None:
     await _before_the_scheduler(cluster)
 
 
+async def _runs_before_the_gang(cluster: SimCluster) -> None:
+    """The copy of pods catches up."""
+    del cluster.copies[POD].follow
+    await cluster.passes(5)
+    assert cluster.is_running("again")
+    assert not cluster.is_admitted("gang")
+    await cluster.passes(60)
+    assert cluster.is_running("gang")
+
+
 async def test_a_gang_is_not_released_again_before_the_copy_of_pods_has_caught_up_with_its_eviction() -> None:
     """Its old pod on a is seen as though it went on, and b is kept for its new one: 3 s."""
     cluster = await _cluster({"a": 8, "b": 8})
@@ -106,12 +116,7 @@ async def test_a_gang_is_not_released_again_before_the_copy_of_pods_has_caught_u
     cluster.submit("gang", gpus=8)
     await cluster.passes(2)
     assert cluster.says("again") == "Pending: fits once pods have terminated on b"
-    del cluster.copies[POD].follow
-    await cluster.passes(5)
-    assert cluster.is_running("again")
-    assert not cluster.is_admitted("gang")
-    await cluster.passes(60)
-    assert cluster.is_running("gang")
+    await _runs_before_the_gang(cluster)
 
 
 async def test_no_gang_is_released_beside_one_without_our_check_that_runs_again_until_its_pods_are_known() -> None:
@@ -123,12 +128,7 @@ async def test_no_gang_is_released_beside_one_without_our_check_that_runs_again_
     cluster.submit("gang", gpus=8)
     await cluster.passes(2)
     assert "runs again a moment after its eviction" in cluster.says("gang")
-    del cluster.copies[POD].follow
-    await cluster.passes(5)
-    assert cluster.is_running("again")
-    assert not cluster.is_admitted("gang")
-    await cluster.passes(60)
-    assert cluster.is_running("gang")
+    await _runs_before_the_gang(cluster)
 
 
 async def test_a_gang_is_not_released_again_onto_the_place_that_its_old_pod_has_got_unseen() -> None:

@@ -707,7 +707,8 @@ def test_without_keda_what_needs_it_is_named(objects, expected):
 
 def judged(name, reason):
     """A ScalableWorkload of which the leader has written that."""
-    status = msgspec.convert({"reason": reason, "message": f"{name}: 0 of 1"}, type(scalable().status))
+    status = {"state": "Busy", "reason": reason, "message": f"{name}: 0 of 1"}
+    status = msgspec.convert(status, type(scalable().status))
     return msgspec.structs.replace(scalable(name), status=status)
 
 
@@ -720,6 +721,12 @@ def noted(name, reason):
     return msgspec.structs.replace(found, metadata=metadata, spec=spec)
 
 
+def cleared(name):
+    """The record of one about which nothing is decided any more."""
+    found = noted(name, "NoGPUPods")
+    return msgspec.structs.replace(found, status=type(found.status)())
+
+
 WRITTEN = {
     "one of two": (
         [judged("a", "NoGPUPods"), noted("b", "GPUsBusy")],
@@ -727,7 +734,7 @@ WRITTEN = {
     ),
     "the only one": ([noted("b", "NoGPUPods")], [("warn NoGPUPods", "ScaledObject team/b", "b: 0 of 1")]),
     "all of them": (
-        [judged("a", "FrozenExporter"), noted("b", "FrozenExporter")],
+        [judged("a", "FrozenExporter"), noted("b", "FrozenExporter"), cleared("c")],
         [
             (
                 "fail FrozenExporter",

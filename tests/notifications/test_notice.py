@@ -8,7 +8,7 @@ from builders import NOON
 from notifications.notification_builders import TARGET, lines, told, workload
 
 from scaler.kube.objects.core import ObjectMeta
-from scaler.kube.objects.idlegpu import Mark, ScalableWorkload, ScalableWorkloadStatus
+from scaler.kube.objects.idlegpu import Mark, ScalableWorkload, ScalableWorkloadSpec, ScalableWorkloadStatus
 from scaler.notifications.notice import Notice, is_notified, message_id, pending
 from scaler.targets.workloads import MARK_PREFIX, marks_of
 
@@ -82,8 +82,10 @@ def test_marks_are_in_the_status_and_those_of_0_1_0_count_until_there_is_one() -
         "idlegpu.io/other": text,
     }
     status = ScalableWorkloadStatus(notified={"hook": new})
-    found = marks_of(ScalableWorkload(ObjectMeta(annotations=annotations), status=status))
-    assert found == {"chat": old, "hook": new}
+    target = ScalableWorkload(ObjectMeta(annotations=annotations), status=status)
+    assert marks_of(target) == {"chat": old, "hook": new}
+    record = msgspec.structs.replace(target, spec=ScalableWorkloadSpec(actuator="None"))
+    assert marks_of(record) == {"hook": new}, "tenants may annotate it"
 
 
 def test_ids_are_the_same_in_every_process_and_differ_otherwise() -> None:

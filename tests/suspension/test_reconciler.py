@@ -393,7 +393,8 @@ async def test_its_owner_is_warned_once_before_it_is_suspended(running, leader):
 
 async def test_the_owner_of_a_deployment_is_warned_in_its_record_and_by_an_event_once(cluster, leader):
     deployment = ScaleTargetRef(name="notebook")
-    body = {"scaleTargetRef": {"name": "notebook"}, "triggers": []}
+    triggers = [{"type": "external", "metadata": {"scalerAddress": "scaler:9090"}}]
+    body = {"scaleTargetRef": {"name": "notebook"}, "triggers": triggers}
     await cluster.create(SCALED_OBJECT, {"metadata": {"name": "notebook"}, "spec": body})
     soon = Active(reason=DecisionReason.IDLE_NOT_LONG_ENOUGH, message="not long enough")
     asked = policy(warning=minutes(20))

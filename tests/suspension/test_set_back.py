@@ -6,6 +6,7 @@ Evaluation and reconciler are the real ones, on the embedded API; KEDA, Kueue, c
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from builders import NOON, WorkloadJson, a_target, decision, minutes, policy
 from hypothesis import given
 from hypothesis import strategies as st
 from loops_builders import TICK
-from msgspec import structs
 from scripted_metrics import Metrics, ScriptedSource, gpu
 from small_cluster import NAME, NAMESPACE_NAME, WORKLOAD_NAME, SmallCluster, pod_json, until
 from suspension.replica import Replica
@@ -41,7 +41,6 @@ from scaler.kube.objects.resources import DEPLOYMENT, EVENT, NOTEBOOK, POD, SCAL
 from scaler.suspension import status_writer
 from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.targets import scale_subresources
-from scaler.targets.cluster_state import scalable_workload_indexes
 from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.switches import NOTEBOOK_STOPPED
 from scaler.targets.target_state import Phase, SetBack, WakeCause, WakeRequest
@@ -490,15 +489,35 @@ async def test_of_what_nobody_decides_about_the_record_is_empty(cluster, leader)
         await story.reconciler.reconcile_scaled_object(KEY)
 
 
-async def test_a_record_that_another_namespace_claims_is_not_ours(cluster, leader) -> None:
+async def test_the_record_of_another_scaler_stays_as_it_is(cluster, leader) -> None:
+    """Its triggers have another address, and this one decides nothing about them."""
     async with told(cluster, leader, DeploymentStory) as story:
-        uid = (await cluster.read(SCALED_OBJECT, NAME))["metadata"]["uid"]
-        [ours] = leader.copies.scaled_objects.items()
-        record = leader.copies.own_record(ours)
-        assert record is not None
-        other = structs.replace(record, metadata=structs.replace(record.metadata, namespace="other", name="spy"))
-        assert [*scalable_workload_indexes()["record"](other)] == [("other", uid)]
-        assert story.reason
+        await story.passes(5)
+        before = (await cluster.record(NAME))["status"]
+        config = replace(story.evaluator.config, scaler_addresses=frozenset({"ours:9090"}))
+        story.evaluator.config = config
+        await cluster.annotate(SCALED_OBJECT, NAME, "anything", "new")
+        await until(story.is_current)
+        await story.evaluator.tick(story.now)
+        assert story.decisions.evaluation is not None
+        assert not story.decisions.evaluation.entries
+        await story.reconciler.reconcile_scaled_object(KEY)
+        assert (await cluster.record(NAME))["status"] == before
+
+
+async def test_what_was_decided_about_the_target_before_is_not_written_of_the_new_one(cluster, leader) -> None:
+    async with told(cluster, leader, DeploymentStory) as story:
+        await story.passes(12)
+        target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "other"}
+        await cluster.change(SCALED_OBJECT, NAME, {"spec": {"scaleTargetRef": target}})
+        await until(story.is_current)
+        before = await cluster.record(NAME)
+        for _ in range(3):
+            await story.reconciler.reconcile_scaled_object(KEY)
+        assert await cluster.record(NAME) == before
+        await story.passes(0)
+        after = await cluster.record(NAME)
+        assert (after["spec"]["jobRef"]["name"], after["status"]["reason"]) == ("other", "TargetNotFound")
 
 
 async def test_a_new_leader_counts_on_though_keda_has_suspended_it_meanwhile(

@@ -100,11 +100,10 @@ async def _record_of(kube: KubeTransport, found: ScaledObject) -> ScalableWorklo
     target, namespace = found.spec.scale_target_ref, found.metadata.namespace
     if is_scalable_workload(target):
         return decode(ScalableWorkload, await kube.get(SCALABLE_WORKLOAD.path(namespace, target.name)))
-    async for page in kube.list_pages(SCALABLE_WORKLOAD.path(namespace)):
-        for each in (decode(ScalableWorkload, body) for body in page.items or ()):
-            owner = each.metadata.controller_owner
-            if each.is_record and owner is not None and owner.uid == found.metadata.uid:
-                return each
+    for each in await _listed(kube, SCALABLE_WORKLOAD, ScalableWorkload, namespace):
+        owner = each.metadata.controller_owner
+        if each.is_record and owner is not None and owner.uid == found.metadata.uid:
+            return each
     return None
 
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.multikueue import ClusterOfferStatus, ClusterQueueOffer
-from scaler.multikueue.hub.dispatch.candidates import RankedCluster
+from scaler.multikueue.hub.dispatch.candidates import ClusterOption
 from scaler.multikueue.hub.dispatch.controller import nominated_message, step_message, worker_view
 from scaler.multikueue.hub.dispatch.moment import DispatchMemory, DispatchMoment
 from scaler.multikueue.hub.dispatch.plan import DispatchPlanner, WorkloadDispatch
@@ -110,6 +110,6 @@ def _clusters(found: WorkloadDispatch) -> Iterator[Json]:
         }
 
 
-def _answer(cluster: RankedCluster) -> str:
+def _answer(cluster: ClusterOption) -> str:
     """Its fit, or why it is no candidate."""
     return str(cluster.obstacle or cluster.answer.fit)

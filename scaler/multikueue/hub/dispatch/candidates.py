@@ -87,7 +87,7 @@ NO_ANSWER = ClusterAnswer(message="it was not asked")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankedCluster:
+class ClusterOption:
     """A cluster with its answer, and why it can or cannot be nominated."""
 
     name: str
@@ -128,7 +128,7 @@ def eligibilities(
     named: Sequence[str] | None,
     clusters: Mapping[str, HubCluster],
     placement: PlacementChoice | None = None,
-) -> tuple[RankedCluster, ...]:
+) -> tuple[ClusterOption, ...]:
     """Every cluster that is named or exists: in the order of the MultiKueueConfig, then the others by name.
 
     `named` are the clusters of the MultiKueueConfig called `config`; None where that does not exist.
@@ -136,15 +136,15 @@ def eligibilities(
     inside = [_named(place, name, clusters.get(name), placement) for place, name in enumerate(named or ())]
     missing = f"is not in MultiKueueConfig {config}" if named is not None else f"MultiKueueConfig {config} is missing"
     outside = [
-        RankedCluster(name=name, order=len(inside), obstacle=ClusterObstacle.NOT_IN_CONFIG, why=missing)
+        ClusterOption(name=name, order=len(inside), obstacle=ClusterObstacle.NOT_IN_CONFIG, why=missing)
         for name in sorted(clusters.keys() - {*(named or ())})
     ]
     return (*inside, *outside)
 
 
-def _named(order: int, name: str, cluster: HubCluster | None, placement: PlacementChoice | None) -> RankedCluster:
+def _named(order: int, name: str, cluster: HubCluster | None, placement: PlacementChoice | None) -> ClusterOption:
     obstacle, why = _obstacle(cluster, placement)
-    return RankedCluster(name=name, order=order, obstacle=obstacle, why=why)
+    return ClusterOption(name=name, order=order, obstacle=obstacle, why=why)
 
 
 def _obstacle(cluster: HubCluster | None, placement: PlacementChoice | None) -> tuple[ClusterObstacle | None, str]:

@@ -51,7 +51,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.candidates import RankedCluster
+from scaler.multikueue.hub.dispatch.candidates import ClusterOption
 from scaler.multikueue.hub.dispatch.ranking import GIVES_ROOM, Ranking
 
 
@@ -104,7 +104,7 @@ class KeepNomination:
 class NominateCluster:
     """Nominate this cluster, and no other any more."""
 
-    cluster: RankedCluster
+    cluster: ClusterOption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +173,7 @@ def _later(state: NominationState, ranking: Ranking, since: datetime, now: datet
     return _unless_given_away(others[0]) or NominateCluster(cluster=others[0])
 
 
-def _unless_given_away(best: RankedCluster) -> KeepNomination | None:
+def _unless_given_away(best: ClusterOption) -> KeepNomination | None:
     if not best.answer.is_given_away:
         return None
     given = f"room on {best.name} was given to another Workload; waits until it has looked again"

@@ -26,7 +26,7 @@ from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.candidates import NO_ANSWER, ClusterAnswer, ClusterObstacle, RankedCluster
+from scaler.multikueue.hub.dispatch.candidates import NO_ANSWER, ClusterAnswer, ClusterObstacle, ClusterOption
 
 _BEST_FIRST = (Fit.FREE, Fit.RECLAIM, Fit.NODES, Fit.WAIT, Fit.UNKNOWN, Fit.NEVER)
 _RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
@@ -40,29 +40,29 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 class Ranking:
     """The candidates, best first, and the clusters that are none."""
 
-    candidates: tuple[RankedCluster, ...] = ()
-    others: tuple[RankedCluster, ...] = ()
+    candidates: tuple[ClusterOption, ...] = ()
+    others: tuple[ClusterOption, ...] = ()
 
-    def candidate(self, name: str) -> RankedCluster | None:
+    def candidate(self, name: str) -> ClusterOption | None:
         return next((each for each in self.candidates if each.name == name), None)
 
     @property
-    def never(self) -> tuple[RankedCluster, ...]:
+    def never(self) -> tuple[ClusterOption, ...]:
         """Those that answer Never: no candidates by their own answer alone, which may change."""
         return tuple(each for each in self.others if each.obstacle is ClusterObstacle.NEVER_FITS)
 
     @property
-    def all(self) -> tuple[RankedCluster, ...]:
+    def all(self) -> tuple[ClusterOption, ...]:
         return (*self.candidates, *self.others)
 
 
 def rank(
-    unranked: Sequence[RankedCluster],
+    options: Sequence[ClusterOption],
     answers: Mapping[str, ClusterAnswer],
     nominated_at: Mapping[str, datetime] = MappingProxyType({}),
 ) -> Ranking:
     """The clusters in the order in which they are nominated; `answers`, and when they were last, by name."""
-    clusters = [_ranked(each, answers.get(each.name, NO_ANSWER)) for each in unranked]
+    clusters = [_ranked(each, answers.get(each.name, NO_ANSWER)) for each in options]
     candidates = (each for each in clusters if each.is_candidate)
     return Ranking(
         candidates=tuple(sorted(candidates, key=lambda each: _place(each, nominated_at.get(each.name, _NEVER)))),
@@ -70,7 +70,7 @@ def rank(
     )
 
 
-def _ranked(cluster: RankedCluster, answer: ClusterAnswer) -> RankedCluster:
+def _ranked(cluster: ClusterOption, answer: ClusterAnswer) -> ClusterOption:
     if cluster.is_candidate and answer.fit is Fit.NEVER:
         why = f"it never fits there: {answer.message or 'it exceeds all quota'}"
         return replace(cluster, answer=answer, obstacle=ClusterObstacle.NEVER_FITS, why=why)
@@ -80,7 +80,7 @@ def _ranked(cluster: RankedCluster, answer: ClusterAnswer) -> RankedCluster:
 _Place = tuple[int, bool, datetime, float, float, int]
 
 
-def _place(ranked: RankedCluster, nominated_at: datetime) -> _Place:
+def _place(ranked: ClusterOption, nominated_at: datetime) -> _Place:
     """What is not known comes last among equals."""
     answer = ranked.answer
     cost = float("inf") if answer.cost is None else float(answer.cost)

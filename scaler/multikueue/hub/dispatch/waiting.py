@@ -22,9 +22,9 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import MultiKueueCluster, MultiKueueConfig, PlacementDecision
 from scaler.kube.reflector import Absent, Reflecting
 from scaler.multikueue.hub.dispatch.candidates import (
+    ClusterOption,
     HubCluster,
     PlacementChoice,
-    RankedCluster,
     eligibilities,
     managed_cluster_name,
 )
@@ -159,7 +159,7 @@ class ClusterEligibilities:
 
     objects: HubObjects
     clusters: Mapping[str, HubCluster]
-    _known: dict[_Question, tuple[RankedCluster, ...]] = field(default_factory=dict)
+    _known: dict[_Question, tuple[ClusterOption, ...]] = field(default_factory=dict)
     _unanswered: dict[_Question, Ranking] = field(default_factory=dict)
 
     @classmethod
@@ -168,7 +168,7 @@ class ClusterEligibilities:
             objects=objects, clusters={each.metadata.name: hub_cluster(each) for each in objects.clusters.items()}
         )
 
-    def of_workload(self, waiting: WaitingWorkload) -> tuple[RankedCluster, ...]:
+    def of_workload(self, waiting: WaitingWorkload) -> tuple[ClusterOption, ...]:
         question = waiting.config, waiting.placement
         if question not in self._known:
             config = self.objects.configs.get("", waiting.config)

@@ -6,7 +6,7 @@ from typing import Any
 from builders import NOON, minutes
 
 from scaler.multikueue.cluster_offer import Fit
-from scaler.multikueue.hub.dispatch.candidates import ClusterAnswer, HubCluster, PlacementChoice, RankedCluster
+from scaler.multikueue.hub.dispatch.candidates import ClusterAnswer, ClusterOption, HubCluster, PlacementChoice
 from scaler.multikueue.hub.dispatch.nomination import NominationState
 from scaler.multikueue.hub.dispatch.ranking import Ranking, rank
 
@@ -28,7 +28,7 @@ def answer(fit: str, **more: Any) -> ClusterAnswer:
 
 def ranking(state: NominationState = NominationState(), /, **answers: str | ClusterAnswer) -> Ranking:  # noqa: B008
     """Of candidates in this order, with these answers, for a Workload in that state."""
-    clusters = [RankedCluster(name=name, order=order) for order, name in enumerate(answers)]
+    clusters = [ClusterOption(name=name, order=order) for order, name in enumerate(answers)]
     given = {name: answer(each) if isinstance(each, str) else each for name, each in answers.items()}
     return rank(clusters, given, state.nominated_at)
 
