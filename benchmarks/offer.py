@@ -109,7 +109,11 @@ class Worker:
             planning=self.world.quota.planning,
             doubt=lambda: None,
             fits=self.world.fits,
-            verdicts=CopyVerdicts(evaluator=samples.evaluator, cluster=self.world.quota.planning.cluster),
+            verdicts=CopyVerdicts(
+                judge=samples.evaluator.judge,
+                cluster=self.world.quota.planning.cluster,
+                max_window=samples.evaluator.config.max_window,
+            ),
             interval=timedelta(seconds=15),
             models=lambda _: (),
         )

@@ -137,7 +137,7 @@ class Soak:
         self.cluster: ClusterState = cluster_of(fleet)
         self.holders = Holders(fleet)
         self.evaluator: Evaluator = evaluator_of(self.cluster, self.holders, fleet)
-        self.usage = GpuUsageReader(cluster=self.cluster, evaluator=self.evaluator, queues=_NoQueues())
+        self.usage = GpuUsageReader(cluster=self.cluster, judge=self.evaluator.judge, queues=_NoQueues())
         self._oldest = deque(sorted(range(fleet.targets), key=namespace_of))
         """Places, by how long their target has been there. Those of a namespace go together, as a team's do."""
 

@@ -177,7 +177,7 @@ class Wiring:
             api=api,
             offers=shared.offers,
             planning=self.planner,
-            doubt=lambda: self.evaluator.doubt,
+            doubt=lambda: self.evaluator.judge.doubt,
             fits=FitAnswers(
                 planning=self.planner,
                 nodes=NodeShortage(planning=self.planner, admission=self.admission),
@@ -186,7 +186,11 @@ class Wiring:
                 # A tick is followed by a rest twice as long, and what it says is valid for three intervals.
                 patience=min(LONGEST_PATIENCE, self._settings.evaluation.interval / 3),
             ),
-            verdicts=CopyVerdicts(evaluator=self.evaluator, cluster=self.cluster),
+            verdicts=CopyVerdicts(
+                judge=self.evaluator.judge,
+                cluster=self.cluster,
+                max_window=self._settings.evaluation.max_window,
+            ),
             interval=self._settings.evaluation.interval,
             models=self._models,
             observe=sink.offered,
@@ -290,7 +294,7 @@ class Wiring:
         return FleetCollector(
             decisions=self.decision_cache,
             cluster=cluster,
-            usage=GpuUsageReader(cluster=cluster, evaluator=self.evaluator, queues=queues, owners=self._owners),
+            usage=GpuUsageReader(cluster=cluster, judge=self.evaluator.judge, queues=queues, owners=self._owners),
             suspensions=suspensions,
             pending=pending,
             queues=queues,

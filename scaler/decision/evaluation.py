@@ -12,36 +12,32 @@ Laws:
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from math import isfinite
-from typing import Any
+from typing import NamedTuple
 
 import structlog
 
 from scaler.clock import Turns
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation, Key
-from scaler.decision.gates import decide, needs_verdict
-from scaler.decision.inputs import DecisionInputs, Look, OwnTriggers, look_at
+from scaler.decision.gates import needs_verdict
+from scaler.decision.inputs import DecisionInputs, OwnTriggers
+from scaler.decision.judge import Judge, Looked
 from scaler.decision.sampling import RefreshResult, Sampler
-from scaler.decision.scale_targets import ScaleTarget, ScaleTargets, unknown_target
+from scaler.decision.scale_targets import ScaleTarget, ScaleTargets
 from scaler.decision.trigger_metadata import (
     SOURCES_ANNOTATION,
-    by_source,
-    foreign_keys,
-    parse_metadata,
-    resolve_policy,
-    sources_of,
+    TriggerPolicies,
+    longest_asked_for,
+    own_triggers,
+    policies_of,
 )
-from scaler.errors import MetadataError
-from scaler.idleness.pods import GpuPod, JudgedBy, judge, judged_by, look
-from scaler.idleness.policy import Overrides, Policy, Trust, only_observed, resolve
-from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import GpuEvidence, GpuVerdicts, Unknown, WorkloadVerdict, distrust, judged_length
+from scaler.idleness.pods import GpuPod
+from scaler.idleness.policy import Overrides, Trust
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
@@ -49,38 +45,14 @@ from scaler.kube.objects.keda import ScaledObject, Trigger
 from scaler.samples.wake_queries import WakeQueries
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import ScaleSubresources
-from scaler.targets.workloads import (
-    NO_TARGETS,
-    NotifyTargets,
-)
+from scaler.targets.workloads import NO_TARGETS, NotifyTargets
 
 log = structlog.get_logger(__name__)
 
 _SETTLE = timedelta(milliseconds=10)
 """Changes that come together are taken up together."""
-
-SINGLE_WITNESS = (
-    "one signal alone decides, and no energy counter shows that its exporter still measures; add a second signal or "
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION to the exporter, or set trust.singleWitness in the settings"
-)
-
-_EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
-_MOST_TRIGGERS = 16
-"""Triggers of one ScaledObject that ask this scaler: each is a decision of its own."""
 _AT_ONCE = 32
 """ScaledObjects whose GPUs are looked at together: some milliseconds with all that is decided about them."""
-
-Looked = Mapping[JudgedBy, GpuVerdicts]
-"""The verdicts on GPUs that were looked at together."""
-
-
-def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
-    """Those that ask this scaler: external ones with one of these `scalerAddress` values; without values, all."""
-    return [
-        each
-        for each in triggers
-        if each.type in _EXTERNAL_TRIGGERS and (not addresses or each.metadata.get("scalerAddress") in addresses)
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,20 +87,12 @@ def aligned(now: datetime, interval: timedelta) -> datetime:
     return datetime.fromtimestamp(now.timestamp() // seconds * seconds, UTC)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _Asked(NamedTuple):
     """What is asked of a ScaledObject, before its GPUs are looked at."""
 
     scaled_object: ScaledObject
     target: ScaleTarget
-    policies: Mapping[Overrides, Policy]
-    """The policies by trigger."""
-    problems: tuple[str, ...]
-    ignored: tuple[str, ...]
-
-    @property
-    def key(self) -> Key:
-        return self.scaled_object.metadata.key
+    triggers: TriggerPolicies
 
     @property
     def judged(self) -> Sequence[GpuPod]:
@@ -177,11 +141,9 @@ class Evaluator:
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     last_tick_at: float = field(default=float("-inf"), init=False)
     """Monotonic time at which the last tick ended, well or not: the loop's heartbeat."""
-    _doubt: Unknown | None = field(default=None, init=False)
-    """What the last tick's samples are not trusted for."""
+    judge: Judge = field(init=False)
     _inputs: DecisionInputs = field(init=False)
     _targets: ScaleTargets = field(init=False)
-    _policy: Callable[..., Policy] = field(init=False)
     _since: datetime = field(default=datetime.max.replace(tzinfo=UTC), init=False)
     """From when on samples were read without a break at the last tick."""
     _breaks: int = field(default=0, init=False)
@@ -191,12 +153,13 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._inputs = DecisionInputs(self._own)
         config = self.config
-        self._policy = partial(
-            resolve_policy,
+        self.judge = Judge(
+            sampler=self.sampler,
+            cluster=self.cluster,
+            trust=config.trust,
             defaults=config.defaults,
-            longest=config.max_window,
-            shortest=config.trust.interval,
-            hooks=config.hooks,
+            max_view_age=config.max_view_age,
+            at=aligned(self.clock(), config.interval),
         )
         self._targets = ScaleTargets(
             cluster=self.cluster,
@@ -260,7 +223,7 @@ class Evaluator:
         at, inputs = aligned(now, self.config.interval), self._inputs
         is_other = await inputs.follow(self.cluster.scaled_objects.items())
         intake = await self.sampler.refresh(end=at, span=self._span())
-        self._doubt = intake.doubt
+        self.judge.at, self.judge.doubt = at, intake.doubt
         await self.demands.ask(at)
         await self.cluster.switched.wait_listed()
         own = [each.scaled_object for each in inputs.own.values()]
@@ -288,18 +251,17 @@ class Evaluator:
             return ""
         return intake.doubt.message if intake.doubt else "the window is being rebuilt from the metrics source"
 
-    def _unseen(self, namespace: str) -> Unknown | None:
-        return self.cluster.doubt_in(namespace, self.config.max_view_age)
-
     def _span(self) -> timedelta:
         """The longest window that is asked for by anybody, so that all are judged from one history."""
-        default = self.default_policy.idle_after
+        default = self.judge.default_policy.idle_after
         longest = max((each.longest for each in self._inputs.own.values()), default=default)
         return min(max(longest, default, self.longest_asked()), self.config.max_window)
 
     def _own(self, scaled_object: ScaledObject) -> OwnTriggers | None:
         triggers = self._own_triggers(scaled_object)
-        return OwnTriggers(scaled_object, triggers, max(map(self._window_of, triggers))) if triggers else None
+        return (
+            OwnTriggers(scaled_object, triggers, longest_asked_for(triggers, self.config.hooks)) if triggers else None
+        )
 
     async def _evaluate(self, at: datetime) -> Evaluation:
         """Decide again what has to be, and publish."""
@@ -319,7 +281,7 @@ class Evaluator:
             self._breaks += 1
         self._since = self.sampler.since
         history.mark_holders(lambda pod: self.cluster.node_of(*pod) is not None)
-        inputs.compare_common((self._doubt, history, self._breaks, self.cluster.shared_nodes()))
+        inputs.compare_common((self.judge.doubt, history, self._breaks, self.cluster.shared_nodes()))
         await inputs.compare_namespaces(self._revision)
         inputs.compare_demand(self.demands.shown)
         await inputs.compare_gpus(history, trust=self.config.trust, end=at)
@@ -329,7 +291,7 @@ class Evaluator:
         cluster = self.cluster
         stores = cluster.scalable_workloads, cluster.workloads, cluster.pods, self.scales
         doubts = (
-            self._unseen(namespace),
+            self.judge.unseen(namespace),
             self.demands.doubt_in(namespace),
             cluster.unserved_workloads(namespace),
         )
@@ -350,12 +312,14 @@ class Evaluator:
             with self._harmless(each, found, at):
                 if triggers := self._own_triggers(each):
                     asked.append(self._asked(each, triggers, self._targets.of(each, at)))
-        looked = self.look_at([(each.judged, policy) for each in asked for policy in each.policies.values()], at)
+        judged = [(each.judged, policy) for each in asked for policy in each.triggers.policies.values()]
+        looked = self.judge.look_at(judged, at)
         for one in asked:
             with self._harmless(one.scaled_object, found, at):
-                entry = self._entry(one, at, looked)
-                self._rests_on(one.key, one.target, entry)
-                found[one.key] = entry
+                key, entry = one.scaled_object.metadata.key, self._entry(one, at, looked)
+                doubt = self.judge.doubt or one.target.demand_doubt
+                self._inputs.decided(key, one.target, entry, doubt, self.sampler.history, trust=self.config.trust)
+                found[key] = entry
         return found
 
     @contextmanager
@@ -372,20 +336,6 @@ class Evaluator:
             self._inputs.rests_on(key, gpus={}, until=at)
             found[key] = EvaluatedScaledObject(target=reference, triggers={}, problems=(problem,))
 
-    def _doubt_of(self, key: Key) -> Unknown | None:
-        """Why samples, or the demand for the ScaledObject, are not known."""
-        return self._doubt or self.demands.doubt_of(key)
-
-    def _rests_on(self, key: Key, target: ScaleTarget, entry: EvaluatedScaledObject) -> None:
-        decisions, doubt = entry.triggers.values(), self._doubt_of(key)
-        instants = [target.until, *(each.holds_until(doubt) for each in decisions)]
-        until = min((each for each in instants if each is not None), default=None)
-        judged = [judged_by(each.policy, self.config.trust) for each in decisions if each.verdict is not None]
-        history = self.sampler.history
-        rows = tuple(row for pod in (target.pods if judged else ()) for row in history.rows_of(pod.namespace, pod.name))
-        gpus = dict.fromkeys(judged, rows)
-        self._inputs.rests_on(key, gpus=gpus, until=until)
-
     def try_out(self, scaled_object: ScaledObject, target: ScalableWorkload | Scale) -> EvaluatedScaledObject | None:
         """What would be decided now about a ScaledObject that is not there, or not so. Nothing is done about it."""
         triggers, at = self._own_triggers(scaled_object), aligned(self.clock(), self.config.interval)
@@ -396,154 +346,32 @@ class Evaluator:
     def _own_triggers(self, scaled_object: ScaledObject) -> list[Trigger]:
         if isinstance(scaled_object, DirectScaling):
             return [*scaled_object.spec.triggers]
-        return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)[: _MOST_TRIGGERS + 1]
+        return own_triggers(scaled_object.spec.triggers, self.config.scaler_addresses)
 
     def _asked(self, scaled_object: ScaledObject, triggers: Sequence[Trigger], target: ScaleTarget) -> _Asked:
-        policies: dict[Overrides, Policy] = {}
-        problems: list[str] = []
-        sources = sources_of(scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""))
-        if len(triggers) > _MOST_TRIGGERS:
-            problems.append(f"more than {_MOST_TRIGGERS} triggers of one ScaledObject ask this scaler; leave one")
-            triggers = ()
-        ignored = tuple(sorted({each for trigger in triggers for each in foreign_keys(trigger.metadata)}))
-        for trigger in triggers:
-            try:
-                overrides = parse_metadata(trigger.metadata)
-                layers = (*target.annotations, *self.config.limits)
-                policies[overrides] = self._policy(by_source(overrides, sources), layers)
-            except MetadataError as error:
-                problems.append(str(error))
-        if len(hooks := {each.before_suspend for each in policies.values()} - {""}) > 1:
-            several = f"triggers of one ScaledObject name several hooks ({', '.join(sorted(hooks))}); name one"
-            policies, problems = {}, [*problems, f"trigger metadata 'beforeSuspend': {several}"]
-        return _Asked(
-            scaled_object=scaled_object, target=target, policies=policies, problems=tuple(problems), ignored=ignored
+        config = self.config
+        policies = policies_of(
+            triggers,
+            sources=scaled_object.metadata.annotations.get(SOURCES_ANNOTATION, ""),
+            annotations=(*target.annotations, *config.limits),
+            defaults=config.defaults,
+            longest=config.max_window,
+            shortest=config.trust.interval,
+            hooks=config.hooks,
         )
+        return _Asked(scaled_object, target, policies)
 
     def _entry(self, asked: _Asked, at: datetime, looked: Looked | None = None) -> EvaluatedScaledObject:
-        found: dict[Overrides, Decision] = {}
-        scaled_object, target = asked.scaled_object, asked.target
-        doubt, scale_target = self._doubt_of(asked.key), scaled_object.spec.scale_target_ref
-        for overrides, policy in asked.policies.items():
-            quiet = self.decision_cache.quiet_before(asked.key, scale_target, policy) or target.quiet
-            found[overrides] = self._decide(replace(target, quiet=quiet), policy, at, doubt, looked)
+        decisions, (scaled_object, target, triggers) = dict[Overrides, Decision](), asked
+        metadata, reference = scaled_object.metadata, scaled_object.spec.scale_target_ref
+        for overrides, policy in triggers.policies.items():
+            quiet = self.decision_cache.quiet_before(metadata.key, reference, policy) or target.quiet
+            decisions[overrides] = self.judge.decide(replace(target, quiet=quiet), policy, at, looked)
         return EvaluatedScaledObject(
-            target=scale_target,
-            triggers=found,
-            problems=asked.problems,
-            ignored=asked.ignored,
-            decided_on=scaled_object.metadata if isinstance(scaled_object, DirectScaling) else None,
+            target=reference,
+            triggers=decisions,
+            problems=triggers.problems,
+            ignored=triggers.ignored,
+            decided_on=metadata if isinstance(scaled_object, DirectScaling) else None,
             pods=target.pods,
         )
-
-    def _window_of(self, trigger: Trigger) -> timedelta:
-        """The window that it asks for, and as much before it as it may have been warned in, or its hook may take.
-
-        0 where that cannot be read, which is reported where it is evaluated.
-        """
-        none = timedelta(0)
-        try:
-            asked = parse_metadata(trigger.metadata)
-        except MetadataError:
-            return none
-        hook = self.config.hooks.get(asked.before_suspend or "", none)
-        return (asked.idle_after or none) + (asked.warning or none) + hook
-
-    def _decide(
-        self, target: ScaleTarget, policy: Policy, at: datetime, doubt: Unknown | None, looked: Looked | None = None
-    ) -> Decision:
-        if not needs_verdict(target.state):
-            return decide(target.state, None, policy=policy, now=at, quiet=target.quiet)
-        if target.remote is not None:
-            return decide(target.state, target.remote.verdict_by(policy), policy=policy, now=at)
-        verdict = self._verdict(target.pods, policy, at, doubt, looked)
-        if verdict.is_single_witness and not self.config.trust.single_witness:
-            policy = only_observed(policy, SINGLE_WITNESS)
-        decision = decide(target.state, verdict, policy=policy, now=at, quiet=target.quiet)
-        gpus = _EvidenceNow(self, target.pods, policy, len(verdict.gpus))
-        return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
-
-    def look_at(self, asked: Iterable[tuple[Iterable[GpuPod], Policy]], at: datetime) -> Looked:
-        """The verdicts on the GPUs of all these pods by these policies, for what judges them one by one."""
-        return look(asked, self.sampler.history, trust=self.config.trust, end=at)
-
-    def evidence(self, pods: Sequence[GpuPod], policy: Policy, looked: Looked | None = None) -> Sequence[GpuEvidence]:
-        """What the GPUs of these pods show as of the last evaluation."""
-        evaluation = self.decision_cache.evaluation
-        at = aligned(self.clock(), self.config.interval) if evaluation is None else evaluation.at
-        return self._judge(pods, policy, at, looked).gpus
-
-    def judge_by_default(self, pod: GpuPod, at: datetime, looked: Looked | None = None) -> WorkloadVerdict:
-        """The verdict on a pod that no ScaledObject scales, by the policy of the settings. Nothing is done about it."""
-        return self._verdict([pod], self.default_policy, at, self._doubt or self._unseen(pod.namespace), looked)
-
-    def decide_on(self, namespace: str, target: ScaleTarget, policy: Policy, at: datetime) -> Decision:
-        """The decision on a target in that state which no ScaledObject scales. Nothing is done about it."""
-        view_doubt = self._unseen(namespace)
-        found = target if view_doubt is None else replace(unknown_target(view_doubt), quiet=target.quiet)
-        return self._decide(found, policy, at, self._doubt)
-
-    @property
-    def doubt(self) -> Unknown | None:
-        """What the samples of the last evaluation are not trusted for."""
-        return self._doubt
-
-    def doubt_by_default(self, namespace: str, at: datetime) -> Unknown | None:
-        """Why such a verdict on a pod of the namespace is not to be believed, whatever its GPUs show."""
-        return self._doubt or self._unseen(namespace) or self._unread(self.default_policy, at)
-
-    @property
-    def default_policy(self) -> Policy:
-        return resolve(("settings", self.config.defaults))
-
-    def look(self, policy: Policy, at: datetime) -> Look:
-        """What tells of GPUs that are judged by the policy whether the verdict on them may have changed."""
-        return look_at(self.sampler.history, judged_by(policy, self.config.trust), self.config.trust, at)
-
-    def _verdict(
-        self,
-        pods: Sequence[GpuPod],
-        policy: Policy,
-        at: datetime,
-        doubt: Unknown | None,
-        looked: Looked | None = None,
-    ) -> WorkloadVerdict:
-        doubt = doubt or self._unread(policy, at)
-        return distrust(self._judge(pods, policy, at, looked), doubt)
-
-    def _judge(self, pods: Sequence[GpuPod], policy: Policy, at: datetime, looked: Looked | None) -> WorkloadVerdict:
-        """`looked`: of a look at more pods than these, if there was one; it counts if it was of that instant."""
-        history, trust = self.sampler.history, self.config.trust
-        found = (looked or {}).get(judged_by(policy, trust))
-        if found is not None and found.end != at:
-            found = None
-        return judge(pods, history, policy=policy, trust=trust, end=at, places=self.cluster, found=found)
-
-    def _unread(self, policy: Policy, at: datetime) -> Unknown | None:
-        """Why the window cannot be judged yet: a part of it was not read back since the start, or since it grew."""
-        begin, since = at - judged_length(policy=policy, trust=self.config.trust), self.sampler.since
-        if since <= begin:
-            return None
-        back_to = f"{since:%H:%M:%S} UTC; the window begins at {begin:%H:%M:%S}"
-        return Unknown(reason=UnknownReason.COLD_START, message=f"samples were read back to {back_to}")
-
-
-class _EvidenceNow(Sequence[GpuEvidence]):
-    """The GPUs that a decision rests on, which stands while they go on reporting: they are looked up when asked for."""
-
-    __slots__ = ("_count", "_evaluator", "_pods", "_policy")
-
-    def __init__(self, evaluator: Evaluator, pods: Sequence[GpuPod], policy: Policy, count: int) -> None:
-        self._evaluator, self._pods, self._policy, self._count = evaluator, pods, policy, count
-
-    def _now(self) -> Sequence[GpuEvidence]:
-        return self._evaluator.evidence(self._pods, self._policy)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._now()[index]
-
-    def __iter__(self) -> Iterator[GpuEvidence]:
-        return iter(self._now())

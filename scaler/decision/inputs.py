@@ -28,10 +28,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scaler.clock import Turns
-from scaler.decision.decision_cache import Key
+from scaler.decision.decision_cache import EvaluatedScaledObject, Key
+from scaler.decision.scale_targets import ScaleTarget
 from scaler.idleness.history import History
-from scaler.idleness.pods import JudgedBy
+from scaler.idleness.pods import JudgedBy, judged_by
 from scaler.idleness.policy import Trust
+from scaler.idleness.verdict import Unknown
 from scaler.idleness.window import BLOCK
 from scaler.kube.objects.keda import ScaledObject, Trigger
 
@@ -207,6 +209,24 @@ class DecisionInputs:
         elif self._holds_until.get(key) != until:
             self._holds_until[key] = until
             heappush(self._due, (until, key))
+
+    def decided(
+        self,
+        key: Key,
+        target: ScaleTarget,
+        entry: EvaluatedScaledObject,
+        doubt: Unknown | None,
+        history: History,
+        *,
+        trust: Trust,
+    ) -> None:
+        """The ScaledObject is decided, on that target and from what the history holds, with that doubt about it."""
+        decisions = entry.triggers.values()
+        instants = [target.until, *(each.holds_until(doubt) for each in decisions)]
+        judged = [judged_by(each.policy, trust) for each in decisions if each.verdict is not None]
+        rows = tuple(row for pod in (target.pods if judged else ()) for row in history.rows_of(pod.namespace, pod.name))
+        until = min((each for each in instants if each is not None), default=None)
+        self.rests_on(key, gpus=dict.fromkeys(judged, rows), until=until)
 
     async def published(self, keys: Iterable[Key], history: History, *, trust: Trust, end: datetime) -> None:
         """These are decided, from what the history holds."""

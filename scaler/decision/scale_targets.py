@@ -52,6 +52,8 @@ class ScaleTarget:
     """What the cluster says to which it is dispatched; None where its pods are here."""
     quiet: Quiet | None = None
     """What is known of its quiet from before."""
+    demand_doubt: Unknown | None = None
+    """Why it is not known whether demand queries ask for it."""
 
 
 def unknown_target(doubt: Unknown) -> ScaleTarget:
@@ -84,7 +86,8 @@ class ScaleTargets:
         record = target if isinstance(target, ScalableWorkload) else self._record_of(scaled_object, at)
         doubt = self.cluster.doubt_in(scaled_object.metadata.namespace, self.max_view_age)
         found = self._read(scaled_object, target, record, at) if doubt is None else unknown_target(doubt)
-        return replace(found, quiet=self._recorded_quiet(record.status))
+        demand_doubt = self.demands.doubt_of(scaled_object.metadata.key)
+        return replace(found, quiet=self._recorded_quiet(record.status), demand_doubt=demand_doubt)
 
     def _record_of(self, scaled_object: ScaledObject, at: datetime) -> ScalableWorkload:
         """Until the leader has made one, with the status that 0.1.0 has written in annotations."""

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -38,6 +38,7 @@ from scaler.idleness.policy import (
     wake_problem,
 )
 from scaler.idleness.policy_fields import LONGEST_LIST, clipped
+from scaler.kube.objects.keda import Trigger
 
 KEDA_KEYS = frozenset(
     {"scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsCertFile", "tlsClientCert", "tlsClientKey"}
@@ -45,6 +46,9 @@ KEDA_KEYS = frozenset(
 """Keys that KEDA reads itself and passes on. Source: KEDA, pkg/scalers/external_scaler.go."""
 
 
+_EXTERNAL_TRIGGERS = frozenset({"external", "external-push"})
+_MOST_TRIGGERS = 16
+"""Triggers of one ScaledObject that ask this scaler: each is a decision of its own."""
 _LONGEST_SOURCE = 128
 _LONGEST_SOURCES = 10_000
 """Characters of the whole annotation: every key, and the longest name of a policy with each."""
@@ -55,6 +59,80 @@ _LONGEST_METADATA = 4000
 """Characters of the keys and values of this scaler together. All of them at their longest have less."""
 _LISTED = 8
 """Problems that an error names."""
+
+
+def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
+    """Those that ask this scaler: external ones with one of these `scalerAddress` values; without values, all. Of more
+    than are decided there is one more."""
+    found = [
+        each
+        for each in triggers
+        if each.type in _EXTERNAL_TRIGGERS and (not addresses or each.metadata.get("scalerAddress") in addresses)
+    ]
+    return found[: _MOST_TRIGGERS + 1]
+
+
+def longest_asked_for(triggers: Iterable[Trigger], hooks: Mapping[str, timedelta]) -> timedelta:
+    """The longest window that one of them asks for, and as much before it as it may have been warned in, or its hook
+    may take.
+
+    0 where that cannot be read, which is reported where it is evaluated.
+    """
+    found = none = timedelta(0)
+    for each in triggers:
+        try:
+            asked = parse_metadata(each.metadata)
+        except MetadataError:
+            continue
+        hook = hooks.get(asked.before_suspend or "", none)
+        found = max(found, (asked.idle_after or none) + (asked.warning or none) + hook)
+    return found
+
+
+class TriggerPolicies(NamedTuple):
+    """What the triggers of one ScaledObject ask for."""
+
+    policies: Mapping[Overrides, Policy]
+    """By the fields that a trigger sets."""
+    problems: tuple[str, ...]
+    """Why triggers are left out."""
+    ignored: tuple[str, ...]
+    """Keys of their metadata that neither this scaler nor KEDA reads."""
+
+
+def policies_of(
+    triggers: Sequence[Trigger],
+    *,
+    sources: str,
+    annotations: Sequence[tuple[str, Overrides]],
+    defaults: Overrides,
+    longest: timedelta,
+    shortest: timedelta,
+    hooks: Collection[str],
+) -> TriggerPolicies:
+    """The policy of each trigger. `sources`: the annotation of that name; all else as in `resolve_policy`."""
+    policies, problems, named = dict[Overrides, Policy](), list[str](), sources_of(sources)
+    if len(triggers) > _MOST_TRIGGERS:
+        several = f"more than {_MOST_TRIGGERS} triggers of one ScaledObject ask this scaler; leave one"
+        return TriggerPolicies({}, (several,), ())
+    ignored = tuple(sorted({key for each in triggers for key in foreign_keys(each.metadata)}))
+    for trigger in triggers:
+        try:
+            overrides = parse_metadata(trigger.metadata)
+            policies[overrides] = resolve_policy(
+                by_source(overrides, named),
+                annotations,
+                defaults=defaults,
+                longest=longest,
+                shortest=shortest,
+                hooks=hooks,
+            )
+        except MetadataError as error:
+            problems.append(str(error))
+    if len(used := {each.before_suspend for each in policies.values()} - {""}) > 1:
+        several = f"triggers of one ScaledObject name several hooks ({', '.join(sorted(used))}); name one"
+        return TriggerPolicies({}, (*problems, f"trigger metadata 'beforeSuspend': {several}"), ignored)
+    return TriggerPolicies(policies, tuple(problems), ignored)
 
 
 def parse_metadata(metadata: Mapping[str, str]) -> Overrides:

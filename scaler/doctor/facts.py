@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from scaler.decision.evaluation import own_triggers
-from scaler.decision.trigger_metadata import parse_metadata
+from scaler.decision.trigger_metadata import own_triggers, parse_metadata
 from scaler.doctor.api_resources import Served
 from scaler.doctor.findings import Finding, Subject, Topic, Unread
 from scaler.doctor.permissions import Reviews, RuleUser

@@ -25,8 +25,8 @@ from scaler.decision.candidate import (
 from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Key
 from scaler.decision.describe import evidence, prevailing, timestamp
-from scaler.decision.evaluation import own_triggers
 from scaler.decision.reasons import FOUND_IDLE, SuspensionEventReason
+from scaler.decision.trigger_metadata import own_triggers
 from scaler.errors import KubeError
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown

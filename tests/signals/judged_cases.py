@@ -338,7 +338,7 @@ async def judge(
         for life, pod in running:
             seen = gpu_pod(pod, gpus)
             target = ScaleTarget(state=a_target(running_since=seen.running_since), pods=[seen])
-            decision = evaluator.decide_on(pod.metadata.namespace, target, evaluator.default_policy, now)
+            decision = evaluator.judge.decide_on(pod.metadata.namespace, target, evaluator.judge.default_policy, now)
             verdicts[pod.metadata.name].append(
                 Judged(
                     collection=collection,

@@ -176,9 +176,11 @@ class WorkerScaler:
             api=api,
             offers=stores[CLUSTER_OFFER],
             planning=planner,
-            doubt=lambda: self.evaluator.doubt,
+            doubt=lambda: self.evaluator.judge.doubt,
             fits=FitAnswers(planning=planner, nodes=NodeShortage(planning=planner)),
-            verdicts=CopyVerdicts(evaluator=self.evaluator, cluster=state),
+            verdicts=CopyVerdicts(
+                judge=self.evaluator.judge, cluster=state, max_window=self.evaluator.config.max_window
+            ),
             interval=INTERVAL,
             models=lambda _pod: (),
         )

@@ -27,7 +27,7 @@ import structlog
 from scaler.clock import Turns
 from scaler.decision.decision import Decision, Quiet
 from scaler.decision.describe import EVIDENCE_LIMIT, evidence
-from scaler.decision.evaluation import Evaluator
+from scaler.decision.judge import Judge
 from scaler.decision.scale_targets import ScaleTarget
 from scaler.decision.trigger_metadata import parse_metadata, resolve_policy
 from scaler.errors import MetadataError
@@ -73,8 +73,9 @@ def longest_window(entries: Iterable[OfferedWorkload], *, longest: timedelta, sh
 
 @dataclass(kw_only=True)
 class CopyVerdicts:
-    evaluator: Evaluator
+    judge: Judge
     cluster: ClusterState
+    max_window: timedelta
     _quiet: dict[EntryKey, Quiet | None] = field(default_factory=dict, init=False)
     """What the last verdicts leave to know of their quiet."""
 
@@ -99,8 +100,7 @@ class CopyVerdicts:
 
     def _judge(self, entry: OfferedWorkload, asked: OfferPolicy, at: datetime, shown: int) -> WorkloadOffer:
         """Raises: MetadataError."""
-        config = self.evaluator.config
-        policy = policy_of(asked, longest=config.max_window, shortest=config.trust.interval)
+        policy = policy_of(asked, longest=self.max_window, shortest=self.judge.trust.interval)
         workload = self.cluster.workloads.get(*entry.key)
         if workload is None or not workload.is_remote_copy:
             return _unknown(entry, UnknownReason.WORKLOAD_MISSING, "no remote copy of that name is here")
@@ -114,7 +114,7 @@ class CopyVerdicts:
         observed = replace(observe(workload, self.cluster.gpus), is_remote_copy=False)
         state = state_of(ObservedTarget(desired_replicas=1, workload=observed, pods=pods))
         target = ScaleTarget(state=state, pods=pods, quiet=quiet)
-        decision = self.evaluator.decide_on(workload.metadata.namespace, target, policy, at)
+        decision = self.judge.decide_on(workload.metadata.namespace, target, policy, at)
         return decision, sum(pod.gpus for pod in pods if pod.holds_gpus)
 
 

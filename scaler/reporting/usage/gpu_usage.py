@@ -24,8 +24,8 @@ from scaler.decision.candidate import candidate_state
 from scaler.decision.decision import Decision
 from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import prevailing
-from scaler.decision.evaluation import Evaluator, Looked
 from scaler.decision.inputs import JudgedRows
+from scaler.decision.judge import Judge, Looked
 from scaler.decision.reasons import CandidateState
 from scaler.idleness.pods import TERMINAL, GpuPod, PodPhase
 from scaler.idleness.policy import Policy
@@ -174,7 +174,7 @@ class _Tally:
 @dataclass(frozen=True, kw_only=True)
 class GpuUsageReader:
     cluster: ClusterState
-    evaluator: Evaluator
+    judge: Judge
     queues: QueueNames
     owners: Owners = field(default_factory=Owners)
     _models: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -191,13 +191,13 @@ class GpuUsageReader:
         Only pods of which something has changed are judged anew.
         """
         tally = _Tally(usage=FleetUsage(at=evaluation.at), models=self._models)
-        changed = await self._undecided.changed(self.evaluator.look(self._default, evaluation.at))
+        changed = await self._undecided.changed(self.judge.look(self._default, evaluation.at))
         queues, decided = await self._queues(), await self._decided(evaluation)
         bases, turns = self._bases(queues, decided, evaluation.at), Turns()
         while some := dict(islice(bases, _AT_ONCE)):
             stand = {key: before for key in some.keys() - changed if (before := self._unchanged(key, some[key]))}
             anew = [([basis.pod], self._policy_of(basis)) for key, basis in some.items() if key not in stand]
-            looked = self.evaluator.look_at(anew, evaluation.at)
+            looked = self.judge.look_at(anew, evaluation.at)
             for key, basis in some.items():
                 tally.add(key, stand.get(key) or self._used(basis, evaluation.at, looked))
             await turns.give_way()
@@ -233,7 +233,7 @@ class GpuUsageReader:
                 self._undecided.follow(key, pod.basis.rows) if stands else self._undecided.forget(key)
         self._before.clear()
         self._before.update(pods)
-        await self._undecided.look_at_new(self.evaluator.look(self._default, at))
+        await self._undecided.look_at_new(self.judge.look(self._default, at))
 
     # -------------------------------------------------------------------------------------------------- what is known
 
@@ -267,7 +267,7 @@ class GpuUsageReader:
         return is_there and (pod.gpus > 0 or bool(self._rows_of(pod)))
 
     def _rows_of(self, pod: GpuPod) -> tuple[int, ...]:
-        return self.evaluator.sampler.history.rows_of(pod.namespace, pod.name)
+        return self.judge.sampler.history.rows_of(pod.namespace, pod.name)
 
     def _is_paused(self, key: Key) -> bool:
         scaled_object = self.cluster.scaled_objects.get(*key)
@@ -275,12 +275,12 @@ class GpuUsageReader:
 
     @property
     def _default(self) -> Policy:
-        return self.evaluator.default_policy
+        return self.judge.default_policy
 
     def _bases(
         self, queues: Mapping[Key, str], decided: Mapping[Key, _Decided], at: datetime
     ) -> Iterator[tuple[Key, _Basis]]:
-        doubt_in = cache(lambda namespace: self.evaluator.doubt_by_default(namespace, at))
+        doubt_in = cache(lambda namespace: self.judge.doubt_by_default(namespace, at))
         for key, pod in self._holders(decided):
             found, doubt = decided.get(key), None
             decision, when_idle = (found.decision, found.when_idle) if found is not None else (None, UNSCALED)
@@ -295,9 +295,9 @@ class GpuUsageReader:
         pod, when_idle, policy = basis.pod, basis.when_idle, self._policy_of(basis)
         gpus: Sequence[GpuEvidence] = ()
         if basis.decision is not None:
-            gpus = self.evaluator.evidence([pod], policy, looked)
+            gpus = self.judge.evidence([pod], policy, at, looked)
         elif pod.is_running:
-            verdict = self.evaluator.judge_by_default(pod, at, looked)
+            verdict = self.judge.verdict_by_default(pod, at, looked)
             gpus, doubt = verdict.gpus, doubt_of(verdict)
             when_idle = doubted(doubt) if doubt is not None else when_idle
         startup = self._startup(policy)
@@ -312,13 +312,13 @@ class GpuUsageReader:
         return _PodUsage(
             basis=basis,
             found=found,
-            length=judged_length(policy=policy, trust=self.evaluator.config.trust),
+            length=judged_length(policy=policy, trust=self.judge.trust),
             ripe=startup.ripe,
             stands=is_certain or pod.terminating or not has_begun,
         )
 
     def _startup(self, policy: Policy) -> StartupLimits:
-        trust = self.evaluator.config.trust
+        trust = self.judge.trust
         late = 2 * trust.interval
         return StartupLimits(ripe=judged_length(policy=policy, trust=trust) + late, shown=trust.max_age + late)
 
@@ -340,7 +340,7 @@ class GpuUsageReader:
     def _add_windows_of(
         self, keys: Sequence[Key], length: timedelta, tally: _Tally, covered: Counter[str], slots: Counter[str]
     ) -> None:
-        pods, at, history = [tally.pods[key] for key in keys], tally.usage.at, self.evaluator.sampler.history
+        pods, at, history = [tally.pods[key] for key in keys], tally.usage.at, self.judge.sampler.history
         counts = [len(pod.basis.rows) for pod in pods]
         rows = np.fromiter(chain.from_iterable(pod.basis.rows for pod in pods), np.intp)
         since = [pod.basis.pod.running_since for pod in pods]

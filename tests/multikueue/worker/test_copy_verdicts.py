@@ -57,8 +57,13 @@ def entry(name: str = "copy", policy: OfferPolicy | None = POLICY) -> OfferedWor
     return OfferedWorkload(namespace=NAMESPACE, name=name, uid=f"hub-{name}", policy=policy)
 
 
+def copy_verdicts(world: World) -> CopyVerdicts:
+    evaluator = world.evaluator
+    return CopyVerdicts(judge=evaluator.judge, cluster=evaluator.cluster, max_window=evaluator.config.max_window)
+
+
 async def judged(world: World, *entries: OfferedWorkload) -> list[WorkloadOffer]:
-    verdicts = CopyVerdicts(evaluator=world.evaluator, cluster=world.evaluator.cluster)
+    verdicts = copy_verdicts(world)
     asked = entries or (entry(),)
     found = await verdicts.verdicts(asked, world.now)
     return [found[entry_key(each)] for each in asked]
@@ -143,7 +148,7 @@ async def test_it_is_idle_since_no_time_before_its_oldest_sample_and_that_is_kep
     assert found.idle_since is not None
     assert LONG_AGO + minutes(1) < found.idle_since < NOON - minutes(30)
     assert found.idle_at_least
-    verdicts = CopyVerdicts(evaluator=world.evaluator, cluster=world.evaluator.cluster)
+    verdicts = copy_verdicts(world)
     seen = set()
     for n in range(1, 8):
         await world.tick(NOON + n * minutes(25))

@@ -47,7 +47,9 @@ class Leader:
             planning=world.quota.planning,
             doubt=lambda: self.doubt,
             fits=world.fits,
-            verdicts=CopyVerdicts(evaluator=samples.evaluator, cluster=world.quota.planning.cluster),
+            verdicts=CopyVerdicts(
+                judge=samples.evaluator.judge, cluster=world.quota.planning.cluster, max_window=timedelta(hours=24)
+            ),
             interval=INTERVAL,
             models=lambda _: {"NVIDIA A100"},
             observe=self.reports.append,

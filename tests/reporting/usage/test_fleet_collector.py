@@ -66,7 +66,7 @@ class Collected:
         self.collector = FleetCollector(
             decisions=self.world.decision_cache,
             cluster=cluster,
-            usage=GpuUsageReader(cluster=cluster, evaluator=self.world.evaluator, queues=queues),
+            usage=GpuUsageReader(cluster=cluster, judge=self.world.evaluator.judge, queues=queues),
             suspensions=SuspensionWatch(cluster=cluster, queues=queues, metrics=fleet),
             pending=self.pending,
             queues=queues,

@@ -56,7 +56,7 @@ async def usage_in(world: World, *, now: timedelta = timedelta(0)) -> FleetUsage
     evaluation = await world.tick(NOON + now)
     assert evaluation is not None
     queues = QueueNames(quota=lambda: NotSynced("not watched"))
-    usage = GpuUsageReader(cluster=world.cluster.read(), evaluator=world.evaluator, queues=queues)
+    usage = GpuUsageReader(cluster=world.cluster.read(), judge=world.evaluator.judge, queues=queues)
     return await usage.take(evaluation)
 
 
@@ -219,9 +219,9 @@ async def test_the_quiet_of_pods_that_no_scaled_object_scales_is_not_believed_be
 def test_nothing_comes_of_verdicts_on_pods_that_no_scaled_object_scales() -> None:
     """They are only counted. Another reader might act on what no ScaledObject asks for."""
     files = Path(scaler.__file__).parent
-    naming = (each for each in files.rglob("*.py") if "judge_by_default" in each.read_text(encoding="utf-8"))
+    naming = (each for each in files.rglob("*.py") if "verdict_by_default" in each.read_text(encoding="utf-8"))
     found = {each.relative_to(files).as_posix() for each in naming}
-    assert found == {"decision/evaluation.py", "reporting/usage/gpu_usage.py"}
+    assert found == {"decision/judge.py", "reporting/usage/gpu_usage.py"}
 
 
 async def test_a_gpu_without_metrics_is_of_the_model_of_its_node() -> None:
@@ -237,7 +237,7 @@ async def test_the_models_of_nodes_that_are_gone_are_forgotten() -> None:
     evaluation = await world.tick(NOON)
     assert evaluation is not None
     queues = QueueNames(quota=lambda: NotSynced("not watched"))
-    usage = GpuUsageReader(cluster=world.cluster.read(), evaluator=world.evaluator, queues=queues)
+    usage = GpuUsageReader(cluster=world.cluster.read(), judge=world.evaluator.judge, queues=queues)
     usage._models.update({f"node-{number}": MODEL for number in range(5_000)})
     await usage.take(evaluation)
     assert usage._models["node-a"] == MODEL

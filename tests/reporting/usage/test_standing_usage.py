@@ -16,14 +16,14 @@ async def test_usage_that_stands_is_the_one_that_would_be_found_now(seed: int) -
     fleet, shown = RandomFleet(seed), set[str]()
     [evaluator], queues = fleet.evaluators, QueueNames(quota=lambda: NotSynced("not watched"))
     cluster = fleet.cluster.read()
-    lazy = GpuUsageReader(cluster=cluster, evaluator=evaluator, queues=queues)
+    lazy = GpuUsageReader(cluster=cluster, judge=evaluator.judge, queues=queues)
     for _ in range(40):
         if fleet.random.random() < 0.1:
             fleet.withdraw(*fleet.somebody())
         [evaluation] = await fleet.pass_time()
         if evaluation is None:
             continue
-        thorough = GpuUsageReader(cluster=cluster, evaluator=evaluator, queues=queues)
+        thorough = GpuUsageReader(cluster=cluster, judge=evaluator.judge, queues=queues)
         thorough._models.update(lazy._models)
         found, expected = await lazy.take(evaluation), await thorough.take(evaluation)
         assert told(found) == told(expected)
