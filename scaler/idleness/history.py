@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from scaler.idleness.boards import Boards, unexplained_watts
 from scaler.idleness.gpu import BOARD_POWER, ENERGY, GpuId, GpuSeries, Signal, Unit, utilisation_ratios
 from scaler.idleness.policy import Trust
-from scaler.idleness.verdict import Code, Codes, GpuVerdicts, gpu_codes, signal_codes
-from scaler.idleness.window import Floats, Rows, SampleColumns, WindowColumns, are_fractions, as_microseconds, as_stored
+from scaler.idleness.verdict import Code, Codes, GpuVerdicts, codes_of_signals, gpu_codes
+from scaler.idleness.window import Floats, Rows, SampleColumns, as_microseconds, as_stored
 
 PodKey = tuple[str, str]
 """(namespace, pod name)"""
@@ -232,18 +232,14 @@ class History:
         self, rows: Rows, *, above_ratio: float, length: timedelta, trust: Trust, end: datetime
     ) -> GpuVerdicts:
         """The verdicts on the GPUs of these rows, from the window of that length which ends at `end`."""
-        codes, windows = dict[str, Codes](), dict[str, WindowColumns]()
-        newest, last_active = np.full(len(rows), -np.inf), np.full(len(rows), -np.inf)
-        oldest, is_mig = np.full(len(rows), np.inf), self._is_mig[rows]
-        for signal in self.signals:
-            columns, is_expected = self._columns[signal.name], ~(is_mig & signal.absent_on_mig)
-            found = windows[signal.name] = columns.windows(end, length, rows)
-            said = codes[signal.name] = signal_codes(found, above_ratio=above_ratio, trust=trust, end=end)
-            said[~is_expected] = Code.ABSENT
-            newest = np.maximum(newest, found.last_samples)
-            oldest = np.where(is_expected, np.minimum(oldest, found.last_samples), oldest)
-            last_active = np.maximum(last_active, columns.last_active(above_ratio, rows))
-        self._doubt_fractions(rows, codes, windows)
+        columns, is_mig = self._columns, self._is_mig[rows]
+        windows = {each.name: columns[each.name].windows(end, length, rows) for each in self.signals}
+        last_active = np.maximum.reduce([each.last_active(above_ratio, rows) for each in columns.values()])
+        is_expected = {each.name: ~(is_mig & each.absent_on_mig) for each in self.signals}
+        is_percent = {each.name: columns[each.name].is_percent[rows] for each in self.signals}
+        codes = codes_of_signals(windows, is_expected, is_percent, above_ratio=above_ratio, trust=trust, end=end)
+        newest = np.maximum.reduce([each.last_samples for each in windows.values()])
+        oldest = np.minimum.reduce([np.where(is_expected[n], x.last_samples, np.inf) for n, x in windows.items()])
         verdicts = gpu_codes([*codes.values()])
         doubts = self.doubts(above_ratio=above_ratio, length=length, trust=trust, end=end)[rows]
         is_doubted = (doubts == Code.SHARED) | (doubts > 0) & (verdicts == Code.IDLE)
@@ -279,14 +275,6 @@ class History:
             found = (np.bincount(rows, grows, count) > 0) & (np.bincount(rows, stands_still, count) == 0)
             self._doubts[question] = found
         return found
-
-    def _doubt_fractions(self, rows: Rows, codes: Mapping[str, Codes], windows: Mapping[str, WindowColumns]) -> None:
-        """Which quiet signals may be ratios that are taken for percentages."""
-        is_percent = {name: self._columns[name].is_percent[rows] for name in codes}
-        is_all = np.logical_and.reduce([is_percent[name] | (each == Code.ABSENT) for name, each in codes.items()])
-        for name, each in codes.items():
-            is_fraction = are_fractions(windows[name].peaks, or_one=is_all)
-            each[(each == Code.IDLE) & is_percent[name] & is_fraction] = Code.MISREAD
 
     def windows(self, rows: Rows, *, length: timedelta, end: datetime) -> Iterator[tuple[str, NDArray[np.float64]]]:
         """What these rows show, by signal: the peak as a ratio, -1 without one, the slots covered, and all slots.

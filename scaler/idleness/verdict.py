@@ -37,7 +37,16 @@ from scaler.idleness.durations import format_duration
 from scaler.idleness.gpu import GpuId
 from scaler.idleness.policy import GpuRule, Policy, Trust
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.window import NO_WINDOW, Floats, Rows, Window, WindowColumns, as_microseconds, as_stored
+from scaler.idleness.window import (
+    NO_WINDOW,
+    Floats,
+    Rows,
+    Window,
+    WindowColumns,
+    are_fractions,
+    as_microseconds,
+    as_stored,
+)
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -169,6 +178,27 @@ def signal_codes(windows: WindowColumns, *, above_ratio: float, trust: Trust, en
     codes[windows.covered == 0] = Code.NO_SAMPLES
     codes[age_us < -trust.max_clock_skew // _MICROSECOND] = Code.CLOCK_SKEW
     codes[windows.peaks >= as_stored(above_ratio)] = Code.BUSY
+    return codes
+
+
+def codes_of_signals(
+    windows: Mapping[str, WindowColumns],
+    is_expected: Mapping[str, NDArray[np.bool_]],
+    is_percent: Mapping[str, NDArray[np.bool_]],
+    *,
+    above_ratio: float,
+    trust: Trust,
+    end: datetime,
+) -> dict[str, Codes]:
+    """What each signal says of each row, by its windows that end at `end`. `is_percent`: whether it is measured so."""
+    codes = {}
+    for name, each in windows.items():
+        found = codes[name] = signal_codes(each, above_ratio=above_ratio, trust=trust, end=end)
+        found[~is_expected[name]] = Code.ABSENT
+    is_all = np.logical_and.reduce([is_percent[name] | ~is_expected[name] for name in codes])
+    for name, found in codes.items():
+        is_fraction = are_fractions(windows[name].peaks, or_one=is_all)
+        found[(found == Code.IDLE) & is_percent[name] & is_fraction] = Code.MISREAD
     return codes
 
 
