@@ -72,6 +72,11 @@ def test_without_uv_an_error_says_what_installs_it() -> None:
     assert done.stderr == "Tests need trustme: uv sync --inexact --group tests\n"
 
 
+def test_what_python_compiles_for_tests_is_kept() -> None:
+    assert not sys.dont_write_bytecode
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+
+
 def apprise(folder: Path) -> object:
     target = TargetConfig(name="mail", kind="apprise", url_file=folder / "mail")
     with ThreadPoolExecutor() as threads:

@@ -3,6 +3,9 @@
 `uv run` installs what a first look at the program needs, and pytest. Where a package of the group is missing, pytest is
 run anew by `uv run --group tests`, which installs it and leaves what else is there. Without `uv run` nothing is
 installed: an error says what to do.
+
+It also keeps what Python compiles, whatever PYTHONDONTWRITEBYTECODE says: workers collect thousands of tests, some of
+which start processes, and compiling all anew for each takes longer than most tests.
 """
 
 import os
@@ -40,4 +43,6 @@ def bring(packages: list[str], uv: str | None) -> None:
     os.execv(uv, [uv, *INSTALL, *sys.argv[1:]])
 
 
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 bring(missing(), os.environ.get("UV"))
