@@ -139,19 +139,18 @@ class ScaleTargets:
         wake = self._wake(scaled_object, where, scalable.status.suspended_at)
         when_free = when_free_request(scaled_object.metadata.annotations, where=where)
         target = self.cluster.situation(scalable, wake=wake, when_free=when_free, at=at)
-        own = f"ScalableWorkload {scalable.metadata.name}"
-        annotations, history = (
-            [(own, keep_overrides(scalable.metadata.annotations, where=own))],
-            scalable.status.history,
-        )
+        history = scalable.status.history
+        annotated = [
+            (f"{resource.kind} {metadata.name}", metadata.annotations)
+            for resource, metadata in self.cluster.annotated_objects(scalable)
+            if metadata.annotations
+        ]
         set_back = set_back_of(lines_of(each for each in history if b'"times"' in bytes(each)))
-        if (scaled := self.cluster.scaled_metadata(scalable)) is not None and scaled[1].annotations:
-            annotations.append((scaled[0], keep_overrides(scaled[1].annotations, where=scaled[0])))
         grant = grant_of(scalable) if target.grant else None
         return ScaleTarget(
             state=_since_asked(replace(state_of(target), set_back=set_back), lambda: lines_of(history)),
             pods=target.pods,
-            annotations=tuple(annotations),
+            annotations=tuple((where, keep_overrides(found, where=where)) for where, found in annotated),
             until=None if grant is None else grant.expires_at,
             remote=target.remote if isinstance(target.remote, RemoteAnswer) else None,
         )

@@ -29,14 +29,14 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Reso
 from scaler.kube.reflector import Reflector
 from scaler.kube.workqueue import QueueClosed, WorkQueue
 from scaler.kube.writes import log_refusal
-from scaler.suspension.reconciler import SuspensionReconciler, has_wake_annotation
+from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.suspension.status import status_digest
 from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
 from scaler.targets.records import ScalableWorkloads, record_owner
 from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.switched_objects import SwitchedObjects
 from scaler.targets.target_state import Phase
-from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, owner_key
+from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, has_wake_annotation, owner_key
 
 log = structlog.get_logger(__name__)
 
@@ -169,19 +169,21 @@ class SuspensionController:
         evaluation = self.decision_cache.evaluation
         if not self._is_leading or evaluation is None:
             return
-        for request in self._changed_by(evaluation):
-            self._queue.add(request)
-        for key in self.reconciler.next_in_line():
-            for request in (
-                self._written_on(key[0], evaluation.entries[key].target) if key in evaluation.entries else ()
-            ):
+        for namespace, target in (*self._changed_targets(evaluation), *self._next_to_be_warned(evaluation)):
+            for request in self._written_on(namespace, target):
                 self._queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
-            if has_wake_annotation(scaled_object.metadata) or scaled_object.metadata.annotations.keys() & _KEEPS:
+            annotations = scaled_object.metadata.annotations
+            if has_wake_annotation(annotations) or annotations.keys() & _KEEPS:
                 self._enqueue_wake(scaled_object)
 
-    def _changed_by(self, evaluation: Evaluation) -> Iterable[ReconcileRequest]:
-        """What of whose decision something is worth a write that was not there before."""
+    def _next_to_be_warned(self, evaluation: Evaluation) -> Iterable[TargetKey]:
+        """Targets of those whose warning the budgets have refused, and would not now."""
+        waiting = self.reconciler.budgets.next_in_line() if self.reconciler.budgets is not None else ()
+        return ((key[0], evaluation.entries[key].target) for key in waiting if key in evaluation.entries)
+
+    def _changed_targets(self, evaluation: Evaluation) -> Iterable[TargetKey]:
+        """Those of whose decision something is worth a write that was not there before."""
         keys, digests = self._changes.copy(), self._digests
         self._changes.clear()
         found = (self._targets.pop(key, None) for key in keys)
@@ -192,7 +194,7 @@ class SuspensionController:
         for namespace, target in targets:
             digest = status_digest(prevailing(evaluation.decisions_on(namespace, target)))
             if digests.get((namespace, target)) != digest:
-                yield from self._written_on(namespace, target)
+                yield namespace, target
             if digest is None:
                 digests.pop((namespace, target), None)
             else:

@@ -27,6 +27,7 @@ from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.direct_scaling import DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.kube.writes import PatchApi
 from scaler.targets.cluster_state import ClusterState
@@ -45,48 +46,41 @@ def wanted_replicas(answer: Answer | None, replicas: int) -> int | None:
             return None
 
 
-class DirectActuator:
-    def __init__(self, api: PatchApi, cluster: ClusterState, decision_cache: DecisionCache) -> None:
-        self._api, self._cluster, self._decision_cache = api, cluster, decision_cache
-
-    async def scale(self, scalable: ScalableWorkload) -> None:
-        """Scale it as the answer says. Raises: KubeError; 409 where that has to be decided again before."""
-        key, asked = scalable.metadata.key, self._asked(scalable)
-        if asked is None or wanted_replicas(self._decided(key, asked), scalable.spec.replicas) is None:
-            return
-        fresh = decode(ScalableWorkload, await self._api.get(SCALABLE_WORKLOAD.path(*key)))
-        replicas = wanted_replicas(self._decision_cache.answer(*key, asked), fresh.spec.replicas)
-        if replicas is None or not self._is_decided_on(fresh):
-            raise KubeError(f"ScalableWorkload {'/'.join(key)} has changed, or its decision has expired", status=409)
-        version = {"uid": fresh.metadata.uid, "resourceVersion": fresh.metadata.resource_version}
-        await self._api.patch(SCALABLE_WORKLOAD.path(*key), {"metadata": version, "spec": {"replicas": replicas}})
-        log.info("scaled directly", scalable_workload="/".join(key), replicas=replicas)
-
-    def _asked(self, scalable: ScalableWorkload) -> Overrides | None:
-        """What its metadata asks for; None where KEDA scales it, or that cannot be read."""
-        scaling = self._cluster.scaled_object_of(scalable)
-        if not isinstance(scaling, DirectScaling):
-            return None
-        try:
-            return parse_metadata(scaling.spec.triggers[0].metadata)
-        except MetadataError:
-            return None
-
-    def _entry(self, key: Key) -> EvaluatedScaledObject | None:
-        evaluation = self._decision_cache.evaluation
-        return evaluation.entries.get(key) if evaluation is not None else None
-
-    def _decided(self, key: Key, asked: Overrides) -> Answer | None:
-        """Whether or not it has expired."""
-        entry = self._entry(key)
-        decision = entry.triggers.get(asked) if entry is not None else None
-        return decision.answer if decision is not None else None
-
-    def _is_decided_on(self, fresh: ScalableWorkload) -> bool:
-        entry = self._entry(fresh.metadata.key)
-        decided_on = entry.decided_on if entry is not None else None
-        return decided_on is not None and _asks(decided_on) == _asks(fresh.metadata)
+async def scale_directly(
+    api: PatchApi, cluster: ClusterState, decision_cache: DecisionCache, scalable: ScalableWorkload
+) -> None:
+    """Scale it as the answer says. Raises: KubeError; 409 where that has to be decided again before."""
+    key, asked = scalable.metadata.key, _asked(cluster.scaled_object_of(scalable))
+    entry = _entry(decision_cache, key)
+    decision = entry.triggers.get(asked) if entry is not None and asked is not None else None
+    if asked is None or decision is None or wanted_replicas(decision.answer, scalable.spec.replicas) is None:
+        return
+    fresh = decode(ScalableWorkload, await api.get(SCALABLE_WORKLOAD.path(*key)))
+    replicas = wanted_replicas(decision_cache.answer(*key, asked), fresh.spec.replicas)
+    decided_on = entry.decided_on if (entry := _entry(decision_cache, key)) is not None else None
+    if replicas is None or decided_on is None or _identity(decided_on) != _identity(fresh.metadata):
+        raise KubeError(f"ScalableWorkload {'/'.join(key)} has changed, or its decision has expired", status=409)
+    version = {"uid": fresh.metadata.uid, "resourceVersion": fresh.metadata.resource_version}
+    await api.patch(SCALABLE_WORKLOAD.path(*key), {"metadata": version, "spec": {"replicas": replicas}})
+    log.info("scaled directly", scalable_workload="/".join(key), replicas=replicas)
 
 
-def _asks(metadata: ObjectMeta) -> tuple[str, int, Mapping[str, str]]:
+def _asked(scaled_by: ScaledObject | None) -> Overrides | None:
+    """What its metadata asks for; None where KEDA scales it, or that cannot be read."""
+    if not isinstance(scaled_by, DirectScaling):
+        return None
+    try:
+        return parse_metadata(scaled_by.spec.triggers[0].metadata)
+    except MetadataError:
+        return None
+
+
+def _entry(decision_cache: DecisionCache, key: Key) -> EvaluatedScaledObject | None:
+    """What was decided last, whether or not it has expired."""
+    evaluation = decision_cache.evaluation
+    return evaluation.entries.get(key) if evaluation is not None else None
+
+
+def _identity(metadata: ObjectMeta) -> tuple[str, int, Mapping[str, str]]:
+    """Spec and annotations are the same where this is."""
     return metadata.uid, metadata.generation, metadata.annotations

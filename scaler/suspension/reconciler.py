@@ -37,16 +37,16 @@ from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.writes import WriteApi
-from scaler.suspension.direct import DirectActuator
+from scaler.suspension.direct import scale_directly
 from scaler.suspension.keep_record import SUFFIX, KeepLimiter, KeepRecord
-from scaler.suspension.status_writer import StatusWriter, WarningBudgets, annotated_objects
-from scaler.suspension.transitions import SuspensionStep, next_step, switch_patch, workload_patch
+from scaler.suspension.status_writer import StatusWriter, WarningBudgets
+from scaler.suspension.transitions import SuspensionStep, next_step, step_patch
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
 from scaler.targets.workloads import (
     WAKE_ANNOTATION,
-    is_when_free,
+    has_wake_annotation,
     observe,
     wake_request,
 )
@@ -80,21 +80,19 @@ class SuspensionReconciler:
         self._decision_cache = decision_cache
         self._announcer = announcer
         self._clock = clock
+        self.budgets = budgets
         self.statuses = StatusWriter(
             api, cluster, decision_cache, announcer, budgets=budgets, scales=scales, entered=entered, clock=clock
         )
         uses = KeepRecord(api, *keeps_in, lambda key: cluster.scaled_objects.get(*key) is not None)
         self._keeps = KeepLimiter(api, uses, announcer, clock)
-        self._actuator = DirectActuator(api, cluster, decision_cache)
 
     def lead(self) -> None:
         """This replica leads from now on; others have written until then."""
         self._keeps.lead()
         self.statuses.lead()
-
-    def next_in_line(self) -> list[Key]:
-        """ScaledObjects whose warning the budgets have refused, and would not now."""
-        return self.statuses.budgets.next_in_line() if self.statuses.budgets is not None else []
+        if self.budgets is not None:
+            self.budgets.lead()
 
     async def reconcile(self, key: Key) -> Phase | None:
         """Take the next step for the ScalableWorkload and write its status; returns the phase that was found.
@@ -107,21 +105,18 @@ class SuspensionReconciler:
         if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
         situation, decision = self._situation(scalable), self._decision(scalable)
-        if await self._keeps.settle(
-            self._cluster.scaled_object_of(scalable), annotated_objects(self._cluster, scalable), decision
-        ):
+        scaled_by, annotated = self._cluster.scaled_object_of(scalable), self._cluster.annotated_objects(scalable)
+        if await self._keeps.settle(scaled_by, annotated, decision):
             return None
         if (unseen := situation.unseen) is not None and situation.was_bound and unseen.reason is _STALE:
             raise KubeError(f"its status stays as it is: {unseen.message}")
-        state = state_of(situation)
+        state, workload = state_of(situation), situation.workload
         step = next_step(situation, state)
-        if step is not None and situation.workload is not None:
-            is_outdated = not await self._take(step, scalable, situation.workload, decision)
-            if is_outdated:
-                return state.phase
-        await self.statuses.write(scalable, state, situation.workload, decision)
+        if step is not None and workload is not None and not await self._take(step, scalable, workload, decision):
+            return state.phase
+        await self.statuses.write(scalable, state, workload, decision, scaled_by=scaled_by, annotated=annotated)
         await self._remove_wake(scalable, state, decision)
-        await self._actuator.scale(scalable)
+        await scale_directly(self._api, self._cluster, self._decision_cache, scalable)
         return state.phase
 
     def _decision(self, scalable: ScalableWorkload) -> Decision | None:
@@ -132,19 +127,14 @@ class SuspensionReconciler:
         return prevailing(evaluation.decisions_on(scalable.metadata.namespace, target))
 
     def _situation(self, scalable: ScalableWorkload) -> ObservedTarget:
-        situation = self._cluster.situation(scalable)
-        if state_of(situation).phase is Phase.DEACTIVATED_BY_OTHER and self._is_wake_requested(scalable):
-            return replace(situation, wakes_foreign=True)
-        return situation
-
-    def _is_wake_requested(self, scalable: ScalableWorkload) -> bool:
-        """Whether its owner has set the wake annotation on a ScaledObject that scales it."""
+        """As observed; a wake annotation on a ScaledObject that scales it also ends what another client has begun."""
+        situation, suspended_at = self._cluster.situation(scalable), scalable.status.suspended_at
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
-        suspended_at = scalable.status.suspended_at
-        return any(
+        requests = (
             wake_request(each.metadata.annotations, where="", suspended_at=suspended_at)
             for each in self._cluster.scaled_objects.by_index("target", target)
         )
+        return replace(situation, wakes_foreign=situation.wakes_foreign or any(requests))
 
     # --------------------------------------------------------------------------------------------------------- steps
 
@@ -165,8 +155,8 @@ class SuspensionReconciler:
                 await self._patch(step, scalable, workload, None)
             case SuspensionStep.ACTIVATE:
                 await self._patch(step, scalable, workload, None)
-                message = f"activated {workload.kind} {workload.name}: replicas is 1"
-                self._record_on_both(scalable, workload, SuspensionEventReason.RESUMED, message)
+                message = f"activated {workload.resource.kind} {workload.name}: replicas is 1"
+                record_on_both(self._announcer, scalable, workload, SuspensionEventReason.RESUMED, message)
         return True
 
     async def suspend(self, key: Key) -> None:
@@ -205,8 +195,8 @@ class SuspensionReconciler:
         cause = self._cause(scalable, decision, reason, message)
         await self._patch(SuspensionStep.DEACTIVATE, scalable, workload, cause)
         again = " again (Kueue had recreated it as active)" if scalable.status.phase == Phase.SUSPENDED else ""
-        what = f"deactivated {workload.kind} {workload.name}{again}: {message}"
-        self._record_on_both(scalable, workload, reason, what)
+        what = f"deactivated {workload.resource.kind} {workload.name}{again}: {message}"
+        record_on_both(self._announcer, scalable, workload, reason, what)
 
     async def is_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
         """Whether the API itself, and not a copy, has it at replicas 0. Raises: KubeError."""
@@ -222,23 +212,11 @@ class SuspensionReconciler:
         cause: Mapping[str, Any] | None,
     ) -> None:
         """Raises: KubeError; 409 where the object is no more the one that was decided on."""
-        switched = self._cluster.switched_of(scalable)
-        if switched is None:
-            path, body = WORKLOAD.path(workload.namespace, workload.name), workload_patch(workload, cause=cause)
-        else:
-            switch, found = switched
-            if isinstance(found, Unknown) or found.metadata.resource_version != workload.resource_version:
-                raise KubeError(f"{workload.kind} {workload.namespace}/{workload.name} has changed", status=_CONFLICT)
-            path = switch.resource.path(workload.namespace, workload.name)
-            body = switch_patch(step, switch, found, cause=cause or {})
-        await self._api.patch(path, body)
-
-    def _record_on_both(
-        self, scalable: ScalableWorkload, workload: ObservedWorkload, reason: str, message: str
-    ) -> None:
-        switched = self._cluster.switched_of(scalable)
-        resource = WORKLOAD if switched is None else switched[0].resource
-        record_on_both(self._announcer, scalable, workload, reason, message, resource=resource)
+        path = workload.resource.path(workload.namespace, workload.name)
+        _, switched = self._cluster.switched_of(scalable) or (None, None)
+        if isinstance(switched, Unknown):
+            raise KubeError(switched.message, status=_CONFLICT)
+        await self._api.patch(path, step_patch(step, workload, switched, cause=cause))
 
     def _cause(
         self, scalable: ScalableWorkload, decision: Decision | None, reason: str, message: str
@@ -265,7 +243,7 @@ class SuspensionReconciler:
         runs = scalable.spec.replicas == 1 and state.phase not in _WAKE_PENDING
         # Whether KEDA may have got an answer of 0 for it, as far as is known.
         may_suspend = self._decision_cache.evaluation is None or (decision and isinstance(decision.answer, Inactive))
-        if has_wake_annotation(scalable.metadata) and runs and not may_suspend:
+        if has_wake_annotation(scalable.metadata.annotations) and runs and not may_suspend:
             await self._remove_annotation(SCALABLE_WORKLOAD, scalable.metadata)
 
     async def reconcile_scaled_object(self, key: Key) -> None:
@@ -285,7 +263,7 @@ class SuspensionReconciler:
             await self.statuses.clear_record(scaled_object)
         elif entry is not None:
             await self.statuses.write_record(scaled_object, entry)
-        if has_wake_annotation(scaled_object.metadata) and self._has_taken_effect(scaled_object, entry):
+        if has_wake_annotation(scaled_object.metadata.annotations) and self._has_taken_effect(scaled_object, entry):
             await self._remove_annotation(SCALED_OBJECT, scaled_object.metadata)
 
     def _has_taken_effect(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject | None) -> bool:
@@ -333,23 +311,15 @@ def _runs(decision: Decision) -> bool:
     return isinstance(decision.answer, Active) and decision.target.desired_replicas > 0
 
 
-def has_wake_annotation(metadata: ObjectMeta) -> bool:
-    """Whether a wake-up is requested, for now or for when there is room; the value `false` requests none, and stays."""
-    annotations = metadata.annotations
-    return is_when_free(annotations) or bool(wake_request(annotations, where="", suspended_at=None))
-
-
 def record_on_both(
     announcer: EventSink,
     scalable: ScalableWorkload | None,
     workload: ObservedWorkload,
     reason: str,
     message: str,
-    *,
-    resource: Resource = WORKLOAD,
 ) -> None:
     """One Event is recorded on what is scaled and on its ScalableWorkload, where there is one."""
     if scalable is not None:
         announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
     observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
-    announcer.record(ObjectReference.of(resource, observed), reason, message)
+    announcer.record(ObjectReference.of(workload.resource, observed), reason, message)

@@ -1,6 +1,6 @@
 """The status of a ScalableWorkload: what it shall be, and whether that is worth a write. Pure."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -49,16 +49,15 @@ def desired_status(
     now: datetime,
     scaled_by: ScaledObject | None = None,
     set_back: SetBack | None = None,
-    permits_warning: Callable[[], bool] = lambda: True,
+    warned_at: datetime | None,
 ) -> dict[str, Any]:
-    """The whole status. An absent field is None, so that a merge patch removes it.
+    """The whole status. An absent field is None, so that a merge patch removes it. `warned_at` is `next_warned_at`.
 
     Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
     it is the last of the process before, which KEDA may be acting on.
     """
-    times = _times(scalable, state, workload, decision, now=now, permits_warning=permits_warning)
-    warned = datetime.fromisoformat(times["warnedAt"]) if times["warnedAt"] else None
     known, decided = scalable.status.history, decision if is_evaluated else None
+    warned = None if warned_at is None else warned_at.replace(microsecond=0)
     line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, set_back=set_back, now=now)
     return {
         "observedGeneration": scalable.metadata.generation,
@@ -67,7 +66,8 @@ def desired_status(
         "phase": str(state.phase),
         **_binding(scalable.status, workload),
         **(_decided(decision) if is_evaluated else {}),
-        **times,
+        **_times(scalable, state, workload, now=now),
+        "warnedAt": timestamp(warned),
         **(_entered(line, known) if line is not None else {}),
         "conditions": [_ready(scalable, state, now=now), *_direct(scalable, scaled_by, now=now)],
     }
@@ -113,37 +113,21 @@ def _binding(status: ScalableWorkloadStatus, workload: ObservedWorkload | None) 
 
 
 def _times(
-    scalable: ScalableWorkload,
-    state: TargetState,
-    workload: ObservedWorkload | None,
-    decision: Decision | None,
-    *,
-    now: datetime,
-    permits_warning: Callable[[], bool],
+    scalable: ScalableWorkload, state: TargetState, workload: ObservedWorkload | None, *, now: datetime
 ) -> dict[str, str | None]:
-    status, suspended_at, resumed_at = scalable.status, state.suspended_at, scalable.status.resumed_at
+    suspended_at, resumed_at = state.suspended_at, scalable.status.resumed_at
     # At 0 an active Workload is one that Kueue has recreated, and that is about to be deactivated again.
     is_active = scalable.is_record or (workload is not None and workload.active)
     if state.desired_replicas > 0 and is_active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
         resumed_at = now
-    return {
-        "suspendedAt": timestamp(suspended_at),
-        "resumedAt": timestamp(resumed_at),
-        "warnedAt": timestamp(warned_at(status.warned_at, decision, now=now, permits=permits_warning)),
-    }
+    return {"suspendedAt": timestamp(suspended_at), "resumedAt": timestamp(resumed_at)}
 
 
-def warned_at(
-    known: datetime | None,
-    decision: Decision | None,
-    *,
-    now: datetime,
-    permits: Callable[[], bool] = lambda: True,
-) -> datetime | None:
-    """When its owner was warned of the suspension that is near; forgotten as soon as work is seen.
+def next_warned_at(known: datetime | None, decision: Decision | None, *, now: datetime) -> datetime | None:
+    """When its owner was warned of the suspension that is near, `now` where that is due; None as soon as work is seen.
 
     A warning that is a condition is also forgotten where work may not have been seen, and one that takes from a budget
-    where it leads to nothing. `permits`: whether there is room in its budgets.
+    where it leads to nothing.
     """
     if decision is None:
         return known
@@ -155,7 +139,7 @@ def warned_at(
         return None
     if known and known >= decision.idle_since:
         return known
-    return now if is_warning_due(decision) and permits() else None
+    return now if is_warning_due(decision) else None
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Laws:
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -32,7 +31,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.writes import WriteApi
-from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.records import is_of, job_ref, record_body
 from scaler.targets.scale_subresources import ScaleSubresources, scalable_workload_ref
@@ -88,15 +87,13 @@ class StatusWriter:
     ) -> None:
         self._api, self._cluster, self._decision_cache = api, cluster, decision_cache
         self._announcer, self._scales, self._entered, self._clock = announcer, scales, entered, clock
-        self.budgets = budgets
+        self._budgets = budgets
         self._written: dict[str, ScalableWorkloadStatus] = {}
         """What records have said, by uid of the ScaledObject: who deletes a record gains nothing by it."""
 
     def lead(self) -> None:
         """This replica leads from now on; others have written until then."""
         self._written.clear()
-        if self.budgets is not None:
-            self.budgets.lead()
 
     def forget(self, uid: str) -> None:
         """The ScaledObject is gone."""
@@ -110,8 +107,12 @@ class StatusWriter:
         state: TargetState,
         workload: ObservedWorkload | None,
         decision: Decision | None,
+        *,
+        scaled_by: ScaledObject | None,
+        annotated: Sequence[tuple[Resource, ObjectMeta]],
     ) -> None:
-        scaled_by = self._cluster.scaled_object_of(scalable)
+        """`annotated` are the objects that the Events of it are on beside `scaled_by`. Raises: KubeError."""
+        set_back = await self._set_back(scalable, workload, decision)
         status = desired_status(
             scalable,
             state,
@@ -121,12 +122,12 @@ class StatusWriter:
             asked_by=self._asked_by(scalable, decision),
             now=self._clock(),
             scaled_by=scaled_by,
-            set_back=await self._set_back(scalable, workload, decision),
-            permits_warning=lambda: self._permits_warning(scaled_by),
+            set_back=set_back,
+            warned_at=self._warned_at(scaled_by, scalable, decision),
         )
         if await self._is_written(scalable, status):
             also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
-            self._announce_changes(scalable.status, status, [*annotated_objects(self._cluster, scalable), *also])
+            self._announce_changes(scalable.status, status, [*annotated, *also])
             self._announce_phase(scalable, state)
 
     async def _is_written(self, scalable: ScalableWorkload, status: Mapping[str, Any]) -> bool:
@@ -192,8 +193,15 @@ class StatusWriter:
         except KubeError:
             return found
 
-    def _permits_warning(self, scaled_object: ScaledObject | None) -> bool:
-        return self.budgets is None or scaled_object is None or self.budgets.permits_warning(scaled_object.metadata.key)
+    def _warned_at(
+        self, scaled_by: ScaledObject | None, scalable: ScalableWorkload, decision: Decision | None
+    ) -> datetime | None:
+        """When its owner was warned last. A warning that is due is not given without room in the budgets."""
+        known = scalable.status.warned_at
+        found = next_warned_at(known, decision, now=self._clock())
+        if found in (None, known) or self._budgets is None or scaled_by is None:
+            return found
+        return found if self._budgets.permits_warning(scaled_by.metadata.key) else None
 
     def _asked_by(self, scalable: ScalableWorkload, decision: Decision | None) -> str:
         """Who has asked for what it is kept or woken for, as far as annotations beside that request say so."""
@@ -223,6 +231,7 @@ class StatusWriter:
         if not record.status.state:
             before = self._written.get(metadata.uid) or annotated_status(metadata.annotations, self._clock())
             known = msgspec.structs.replace(record, status=before)
+        set_back = await self._set_back_of_scale(known, entry, decision)
         status = as_json(before) | desired_status(
             known,
             decision.target,
@@ -230,8 +239,8 @@ class StatusWriter:
             decision,
             asked_by=str(Asker.of(metadata.annotations)),
             now=self._clock(),
-            set_back=await self._set_back_of_scale(known, entry, decision),
-            permits_warning=partial(self._permits_warning, scaled_object),
+            set_back=set_back,
+            warned_at=self._warned_at(scaled_object, known, decision),
         )
         if await self._is_written(record, status):
             seen = self._scales.object_of(metadata.namespace, target) if self._scales is not None else None
@@ -268,14 +277,6 @@ class StatusWriter:
         if found is None or self._scales is None:
             return found
         return _by(found, await self._scales.scaled_last_by(record.metadata.namespace, entry.target))
-
-
-def annotated_objects(cluster: ClusterState, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
-    """The ScalableWorkload and what it scales: objects whose annotations keep it."""
-    found, switched = [(SCALABLE_WORKLOAD, scalable.metadata)], cluster.switched_of(scalable)
-    if (scaled := cluster.scaled_metadata(scalable)) is not None:
-        found.append((WORKLOAD if switched is None else switched[0].resource, scaled[1]))
-    return found
 
 
 def _by(set_back: SetBack, client: str) -> SetBack | None:

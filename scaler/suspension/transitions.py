@@ -28,8 +28,7 @@ from typing import Any
 import msgspec
 
 from scaler.kube.objects.switched_kinds import SwitchedObject
-from scaler.targets import switches
-from scaler.targets.switches import Switch
+from scaler.targets.switches import SWITCHES, Patch
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState
 from scaler.targets.workloads import SUSPENDED_ANNOTATION
 
@@ -72,32 +71,35 @@ def _is_to_be_released(workload: ObservedWorkload, phase: Phase) -> bool:
     return workload.active and workload.suspended_by_us
 
 
-def workload_patch(workload: ObservedWorkload, *, cause: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The JSON merge patch that deactivates the Workload because of `cause`, or activates it where there is none.
-
-    `cause` is written as JSON, for people and for a later reader. A patch that changes `active` to what it is already
-    adds or removes our annotation.
-    """
-    return {
-        "metadata": {
-            "uid": workload.uid,
-            "resourceVersion": workload.resource_version,
-            "annotations": {SUSPENDED_ANNOTATION: None if cause is None else msgspec.json.encode(cause).decode()},
-        },
-        "spec": {"active": cause is None},
-    }
-
-
-def switch_patch(
-    step: SuspensionStep, switch: Switch, found: SwitchedObject, *, cause: Mapping[str, Any]
+def step_patch(
+    step: SuspensionStep,
+    workload: ObservedWorkload,
+    switched: SwitchedObject | None,
+    *,
+    cause: Mapping[str, Any] | None,
 ) -> Mapping[str, Any]:
-    """The JSON merge patch by which an object with a switch of its own takes the step."""
+    """The JSON merge patch by which it takes the step; `switched`: the object, of one with a switch of its own.
+
+    `cause` is written as JSON, for people and for a later reader; where there is none our annotation is removed.
+    """
+    changes, restore = _changes(step, workload, switched, at=cause["at"] if cause is not None else "")
+    mark = None if cause is None else msgspec.json.encode({**cause, **restore}).decode()
+    annotations = {**changes.get("metadata", {}).get("annotations", {}), SUSPENDED_ANNOTATION: mark}
+    metadata = {"uid": workload.uid, "resourceVersion": workload.resource_version, "annotations": annotations}
+    return {**changes, "metadata": metadata}
+
+
+def _changes(
+    step: SuspensionStep, workload: ObservedWorkload, switched: SwitchedObject | None, *, at: str
+) -> tuple[Patch, Mapping[str, Any]]:
+    """What the step changes beside our annotation, and what that says besides: what the start has to restore."""
+    if switched is None:
+        return {"spec": {"active": step in (SuspensionStep.ACTIVATE, SuspensionStep.RELEASE_OWNERSHIP)}}, {}
+    switch = SWITCHES[workload.resource.group, workload.resource.kind]
     match step:
         case SuspensionStep.DEACTIVATE:
-            return switches.stop_patch(switch, found, cause=cause, at=cause["at"])
-        case SuspensionStep.ADOPT:
-            return switches.adopt_patch(found, cause=cause)
+            saved = switch.saved(switched)
+            return switch.stop(switched, at), {} if saved is None else {"restore": saved}
         case SuspensionStep.ACTIVATE:
-            return switches.start_patch(switch, found)
-        case SuspensionStep.RELEASE_OWNERSHIP:
-            return switches.release_patch(found)
+            return switch.start(switched), {}
+    return {}, {}

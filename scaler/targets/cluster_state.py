@@ -22,7 +22,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, offers_shared
-from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
@@ -433,15 +433,14 @@ class ClusterState:
             return None
         return switch, self.switched.get(switch, scalable.metadata.namespace, job.name)
 
-    def scaled_metadata(self, scalable: ScalableWorkload) -> tuple[str, ObjectMeta] | None:
-        """What is scaled, by kind and name, with its metadata; None where it is not known."""
-        if (switched := self.switched_of(scalable)) is not None:
+    def annotated_objects(self, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
+        """The ScalableWorkload and what it scales, where that is known: objects whose annotations keep it."""
+        own, switched = (SCALABLE_WORKLOAD, scalable.metadata), self.switched_of(scalable)
+        if switched is not None:
             switch, found = switched
-            if isinstance(found, Unknown):
-                return None
-            return f"{switch.resource.kind} {found.metadata.name}", found.metadata
+            return [own] if isinstance(found, Unknown) else [own, (switch.resource, found.metadata)]
         workload = self.workload_of(scalable)
-        return None if workload is None else (f"Workload {workload.metadata.name}", workload.metadata)
+        return [own] if workload is None else [own, (WORKLOAD, workload.metadata)]
 
     def scaled_object_of(self, scalable: ScalableWorkload) -> ScaledObject | None:
         """The ScaledObject by which it is scaled, or what stands for one; KEDA's own where there is any."""

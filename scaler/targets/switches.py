@@ -28,8 +28,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import JobRef
@@ -37,7 +35,6 @@ from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, Resource
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.targets import target_state
 from scaler.targets.workloads import (
-    SUSPENDED_ANNOTATION,
     group_of,
     instant_of,
     suspended_annotation,
@@ -198,7 +195,7 @@ def observe_switched(
     at = mark.at if mark is not None else None
     is_spent = at is None or (resumed_at is not None and resumed_at >= at)
     return target_state.ObservedWorkload(
-        kind=switch.resource.kind,
+        resource=switch.resource,
         namespace=found.metadata.namespace,
         name=found.metadata.name,
         uid=found.metadata.uid,
@@ -215,38 +212,3 @@ def observe_switched(
         has_quota=False,
         last_activity=switch.last_activity(found),
     )
-
-
-# -------------------------------------------------------------------------------------------------------------- patches
-
-
-def stop_patch(switch: Switch, found: SwitchedObject, *, cause: Mapping[str, Any], at: str) -> Patch:
-    """Stops it, and says on it that this was us, because of `cause`."""
-    saved = switch.saved(found)
-    whole = {**cause, "restore": saved} if saved is not None else cause
-    return _guarded(found, switch.stop(found, at), msgspec.json.encode(whole).decode())
-
-
-def adopt_patch(found: SwitchedObject, *, cause: Mapping[str, Any]) -> Patch:
-    """Says on an object that another client has stopped that it shall stay so, and be started when replicas is 1."""
-    return _guarded(found, {}, msgspec.json.encode(cause).decode())
-
-
-def start_patch(switch: Switch, found: SwitchedObject) -> Patch:
-    """Starts it as it was."""
-    return _guarded(found, switch.start(found), None)
-
-
-def release_patch(found: SwitchedObject) -> Patch:
-    """Removes our annotation from an object that another client has stopped."""
-    return _guarded(found, {}, None)
-
-
-def _guarded(found: SwitchedObject, patch: Patch, mark: str | None) -> Patch:
-    metadata = patch.get("metadata", {})
-    guarded = {
-        "uid": found.metadata.uid,
-        "resourceVersion": found.metadata.resource_version,
-        "annotations": {**metadata.get("annotations", {}), SUSPENDED_ANNOTATION: mark},
-    }
-    return {**patch, "metadata": guarded}

@@ -61,6 +61,7 @@ from scaler.idleness.pods import TERMINAL, GpuPod
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
+from scaler.kube.objects.resources import WORKLOAD, Resource
 
 
 class Phase(StrEnum):
@@ -138,7 +139,7 @@ class ObservedWorkload:
     """Pods with GPUs that it was admitted with, less those Kueue knows to be done."""
     queue: str = ""
     cluster_queue: str = ""
-    kind: str = "Workload"
+    resource: Resource = WORKLOAD
     has_quota: bool = True
     """Whether it is Kueue's. What is not has no quota that plans could free."""
     refusal: str = ""
@@ -294,7 +295,7 @@ def _running_since(target: ObservedTarget) -> datetime | None:
 
 def _start_of_other(target: ObservedTarget) -> WakeRequest | None:
     workload = target.workload if target.is_started_by_other else None
-    return WakeRequest(WakeCause.OTHER, f"{workload.kind} {workload.name} was started") if workload else None
+    return WakeRequest(WakeCause.OTHER, f"{workload.resource.kind} {workload.name} was started") if workload else None
 
 
 _Found = tuple[Phase, str]
@@ -326,7 +327,7 @@ def _refusal(workload: ObservedWorkload) -> str:
 
 
 def _named(workload: ObservedWorkload) -> str:
-    return f"{workload.kind} {workload.name}"
+    return f"{workload.resource.kind} {workload.name}"
 
 
 _REMOTE_COPY = (
@@ -343,7 +344,7 @@ def _phase_at_zero(target: ObservedTarget, workload: ObservedWorkload) -> _Found
     if workload.active and target.is_held and workload.has_quota:
         return _phase_held(workload)
     if workload.active:
-        return Phase.SUSPENDING, f"deactivating the {workload.kind}"
+        return Phase.SUSPENDING, f"deactivating the {workload.resource.kind}"
     if not workload.suspended_by_us:
         return Phase.SUSPENDING, "was inactive already; recording that it stays inactive"
     if workload.quota_reserved:
@@ -397,7 +398,7 @@ def _phase_inactive(target: ObservedTarget, workload: ObservedWorkload) -> _Foun
         return Phase.DEACTIVATED_BY_OTHER, message
     if workload.quota_reserved:
         return Phase.SUSPENDING, "scaled to 1 again; waiting until Kueue has released its quota"
-    return Phase.RESUMING, f"activating the {workload.kind}"
+    return Phase.RESUMING, f"activating the {workload.resource.kind}"
 
 
 def _why_it_waits(workload: ObservedWorkload) -> str:
@@ -421,7 +422,7 @@ def _doubt(target: ObservedTarget, phase: Phase, message: str) -> Unknown | None
 
 def _reason_to_doubt(target: ObservedTarget, phase: Phase, message: str) -> tuple[UnknownReason | None, str]:
     workload = target.workload
-    is_active, kind = workload is not None and workload.active, workload.kind if workload is not None else ""
+    is_active, kind = workload is not None and workload.active, workload.resource.kind if workload is not None else ""
     match phase:
         case Phase.REFUSED:
             is_copy = workload is not None and workload.is_remote_copy and not target.taken_by

@@ -186,13 +186,17 @@ def grant_of(scalable: ScalableWorkload) -> Grant | None:
 
 def wake_request(annotations: Mapping[str, str], *, where: str, suspended_at: datetime | None) -> WakeRequest | None:
     """What requests the wake-up now; None where nothing does."""
-    value = annotations.get(WAKE_ANNOTATION, "").strip()
-    if value.lower() in _NO or is_when_free(annotations):
+    if not has_wake_annotation(annotations) or is_when_free(annotations):
         return None
-    asked_at = instant_of(value)
+    asked_at = instant_of(annotations[WAKE_ANNOTATION].strip())
     if asked_at is not None and suspended_at is not None and asked_at <= suspended_at:
         return None
     return WakeRequest(Asker.of(annotations).through, f"annotation {WAKE_ANNOTATION} on {where}")
+
+
+def has_wake_annotation(annotations: Mapping[str, str]) -> bool:
+    """Whether a wake-up is requested, for now or for when there is room; the value `false` requests none, and stays."""
+    return annotations.get(WAKE_ANNOTATION, "").strip().lower() not in _NO
 
 
 def is_when_free(annotations: Mapping[str, str]) -> bool:

@@ -32,7 +32,7 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.suspension.status import desired_status
+from scaler.suspension.status import desired_status, next_warned_at
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
 
 S = CandidateState
@@ -362,8 +362,9 @@ class LifeOfAWorkload(RuleBasedStateMachine):
 
     def lead(self) -> None:
         self.led_at, decision = self.now, self.decide()
-        before = self.scalable.status
-        status = desired_status(self.scalable, decision.target, None, decision, now=self.at(self.now))
+        before, now = self.scalable.status, self.at(self.now)
+        warned = next_warned_at(before.warned_at, decision, now=now)
+        status = desired_status(self.scalable, decision.target, None, decision, now=now, warned_at=warned)
         merged = msgspec.json.decode(msgspec.json.encode(before)) | status
         body = {
             "metadata": msgspec.to_builtins(self.scalable.metadata),

@@ -28,7 +28,7 @@ from scaler.idleness.hours import is_open, parse_day_times, parse_hours
 from scaler.idleness.policy import EnforcementMode, GpuRule, Reclaim, WakeRule
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Idle, Unknown, Verdict, WorkloadVerdict
-from scaler.suspension.status import warned_at as next_warning
+from scaler.suspension.status import next_warned_at
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
 
 DOUBT = unknown(UnknownReason.WORKLOAD_MISSING, "its Kueue Workload has vanished")
@@ -691,7 +691,7 @@ def test_nothing_is_suspended_without_a_warning_that_stood_through_quiet(
             assert now - warned_since >= warning
             assert not any(warned_since <= n <= now for n in worked_at)
         if leads[now] or now % held == 0:
-            before, known = known, next_warning(known, decision, now=at(60 * now))
+            before, known = known, next_warned_at(known, decision, now=at(60 * now))
             if known != before:
                 warned_since = now if known is not None else None
 
@@ -701,8 +701,8 @@ def test_a_warning_that_work_may_have_followed_unseen_is_given_again() -> None:
     seen = verdict(IDLE, gpu_evidence(IDLE, unseen_until=since))
     decision = decide(a_target(warned_at=before), seen, policy=policy(**WARNING), now=NOON)
     assert shown(decision.answer) == "1 Warned"
-    assert next_warning(before, decision, now=NOON) == NOON
-    assert next_warning(since, decision, now=NOON) == since
+    assert next_warned_at(before, decision, now=NOON) == NOON
+    assert next_warned_at(since, decision, now=NOON) == since
 
 
 @pytest.mark.parametrize("reclaim", [Reclaim.ON_PRESSURE, Reclaim.PRIORITY_BOOST])

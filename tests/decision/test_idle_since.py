@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,7 @@ from scaler.decision.reasons import DecisionReason
 from scaler.errors import SourceError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.suspension.status import desired_status, is_worth_writing
+from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at
 
 WINDOW, WARM_UP = minutes(10), minutes(1)
 """Of QUICK."""
@@ -127,7 +128,7 @@ async def test_the_record_is_written_when_its_work_leaves_the_window_and_not_at_
         await world.tick(world.now + TICK)
         scalable = world.cluster.scalable_workloads.get(NAMESPACE, "train")
         assert scalable is not None
-        status = desired_status(scalable, decision(world).target, None, decision(world), now=world.now)
+        status = status_of(scalable, decision(world), world.now)
         if is_worth_writing(scalable.status, status):
             written.append(world.now)
             world.cluster.scalable_workloads.put(recorded(scalable, decision(world), world.now))
@@ -214,9 +215,14 @@ async def test_a_leader_that_changes_while_the_device_is_doubted_forgets_nothing
 # ---- over restarts
 
 
+def status_of(scalable: ScalableWorkload, made: Decision, now: datetime) -> dict[str, Any]:
+    warned_at = next_warned_at(scalable.status.warned_at, made, now=now)
+    return desired_status(scalable, made.target, None, made, now=now, warned_at=warned_at)
+
+
 def recorded(scalable: ScalableWorkload, made: Decision, now: datetime) -> ScalableWorkload:
     """With the status that a leader writes."""
-    status = desired_status(scalable, made.target, None, made, now=now)
+    status = status_of(scalable, made, now)
     body = {
         "metadata": msgspec.to_builtins(scalable.metadata),
         "spec": msgspec.to_builtins(scalable.spec),

@@ -17,7 +17,7 @@ from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.gates import decide
 from scaler.idleness.policy import Overrides, Reclaim, resolve
 from scaler.kube.objects.idlegpu import Mark
-from scaler.suspension.status import warned_at as next_warning
+from scaler.suspension.status import next_warned_at
 from scaler.targets.workloads import NotifyTargets, notified_at
 
 TOLD_BY = ("chat", "mail")
@@ -115,7 +115,7 @@ def test_a_decision_holds_until_the_time_since_the_delivery_is_over() -> None:
 def test_whose_owner_cannot_be_told_is_not_warned() -> None:
     made = decided(now=at(3600), notified_by=(), warned_at=None)
     assert made.warning_at is None
-    assert next_warning(None, made, now=at(3600)) is None
+    assert next_warned_at(None, made, now=at(3600)) is None
 
 
 def test_without_a_warning_of_its_policy_it_is_suspended_at_once_when_its_owner_was_told() -> None:
@@ -220,7 +220,7 @@ def test_never_0_without_a_delivery_that_stood_through_quiet(
             assert stood, "its owner was not told, or not for long enough"
             assert not any(stood[-1] <= n <= now for n in worked_at), "it worked since what its owner was told"
         if leads[now]:
-            known = next_warning(known, decision, now=at(60 * now))
+            known = next_warned_at(known, decision, now=at(60 * now))
             line = next_line(line, decision, warned_at=known, now=at(60 * now)) or line
         if delivers[now] and line is not None and line.state == "Warned":
             written = round((line.at - NOON).total_seconds() / 60)

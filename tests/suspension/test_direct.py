@@ -19,7 +19,7 @@ from scaler.errors import KubeError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
-from scaler.suspension.direct import DirectActuator, wanted_replicas
+from scaler.suspension.direct import scale_directly, wanted_replicas
 from scaler.targets.target_state import Phase
 from scaler.targets.workloads import WAKE_ANNOTATION
 
@@ -111,17 +111,16 @@ async def test_what_is_unknown_stays_as_it_is(running, leader) -> None:
 async def test_an_answer_that_has_expired_suspends_nothing(running, leader) -> None:
     now = [1000.0]
     cache = DecisionCache(max_age=minutes(10), max_zero_age=minutes(1), clock=lambda: now[0])
-    actuator = DirectActuator(leader.transport, leader.copies, cache)
     evaluation = await is_decided(leader, running, IDLE)
     cache.publish(evaluation)
     scalable = leader.copies.scalable_workloads.get(*KEY)
     assert scalable is not None
     now[0] += 61
     with pytest.raises(KubeError, match="expired"):
-        await actuator.scale(scalable)
+        await scale_directly(leader.transport, leader.copies, cache, scalable)
     assert await replicas(running) == 1
     cache.publish(evaluation)
-    await actuator.scale(scalable)
+    await scale_directly(leader.transport, leader.copies, cache, scalable)
     assert await replicas(running) == 0
 
 

@@ -33,7 +33,7 @@ from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.verdict import WorkloadVerdict
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
-from scaler.suspension.status import desired_status, is_worth_writing, status_digest
+from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at, status_digest
 from scaler.targets.target_state import ObservedWorkload, state_of
 
 CRD = Path(__file__).parents[2] / "deploy" / "crds" / "idlegpu.io_scalableworkloads.yaml"
@@ -54,7 +54,8 @@ def status(
     scalable = scalable or scalable_workload()
     known = {"desired": scalable.spec.replicas, "suspended_at": scalable.status.suspended_at}
     state = state_of(situation(workload, **known, **changes))
-    return desired_status(scalable, state, workload, of, now=now)
+    warned = next_warned_at(scalable.status.warned_at, of, now=now)
+    return desired_status(scalable, state, workload, of, now=now, warned_at=warned)
 
 
 def quiet_for(duration: timedelta, **changes: Any) -> Decision:
@@ -353,7 +354,7 @@ def test_quiet_is_shown_once_it_has_lasted_for_a_tenth_of_idle_after() -> None:
 def test_before_the_first_evaluation_the_last_decision_stays_in_the_status() -> None:
     scalable = scalable_workload()
     state = state_of(situation(observed()))
-    found = desired_status(scalable, state, observed(), None, is_evaluated=False, now=NOON)
+    found = desired_status(scalable, state, observed(), None, is_evaluated=False, now=NOON, warned_at=None)
     assert not {"verdict", "reason", "message", "evidence", "idleSince", "suspendAt"} & set(found)
     assert not is_worth_writing(status_as_written(settled()), found)
 
@@ -365,7 +366,7 @@ def test_a_warning_that_is_given_again_is_written_although_it_changes_no_field()
     assert first["history"][-1]["state"] == "Warned"
     told = [{"at": "2026-12-01T11:00:00Z", "state": "Warned"}]
     scalable = scalable_workload(**(first | {"history": told}))
-    again = desired_status(scalable, state_of(situation(observed())), observed(), warned, now=at(60))
+    again = status(scalable, observed(), warned, now=at(60))
     assert again["warnedAt"] == first["warnedAt"]
     assert is_worth_writing(scalable.status, again)
     assert not is_worth_writing(status_as_written(again), again)

@@ -16,14 +16,13 @@ from scaler.decision.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import JobRef
 from scaler.kube.objects.switched_kinds import SwitchedObject
+from scaler.suspension.transitions import SuspensionStep, step_patch
 from scaler.targets.switches import (
     DEPLOYMENT_MODE,
     LAST_ACTIVITY,
     NOTEBOOK_STOPPED,
     SERVICE_STOPPED,
     observe_switched,
-    start_patch,
-    stop_patch,
     switch_of,
 )
 from scaler.targets.workloads import SUSPENDED_ANNOTATION
@@ -41,6 +40,10 @@ def switched(body: dict[str, Any]) -> tuple[Any, SwitchedObject]:
 def seen(body: dict[str, Any], resumed_at: Any = None) -> Any:
     switch, found = switched(body)
     return observe_switched(switch, found, GPUS, resumed_at=resumed_at)
+
+
+def patch(step: SuspensionStep, body: dict[str, Any], cause: dict[str, str] | None = None) -> Any:
+    return step_patch(step, seen(body), switched(body)[1], cause=cause)
 
 
 def service(
@@ -90,10 +93,10 @@ def test_a_last_activity_that_cannot_be_read_is_ignored(value: str, expected: An
     ],
 )
 def test_how_an_inference_service_is_stopped(body: dict[str, Any], stopped: dict[str, Any]) -> None:
-    patch = stop_patch(*switched(body), cause={"at": "2026-12-01T12:00:00Z"}, at="2026-12-01T12:00:00Z")
-    metadata = dict(patch["metadata"]["annotations"])
+    made = patch(SuspensionStep.DEACTIVATE, body, {"at": "2026-12-01T12:00:00Z"})
+    metadata = dict(made["metadata"]["annotations"])
     mark = msgspec.json.decode(metadata.pop(SUSPENDED_ANNOTATION))
-    assert {k: v for k, v in patch.items() if k != "metadata"} == {k: v for k, v in stopped.items() if k != "metadata"}
+    assert {k: v for k, v in made.items() if k != "metadata"} == {k: v for k, v in stopped.items() if k != "metadata"}
     assert metadata == stopped.get("metadata", {})
     assert ("restore" in mark) == ("spec" in stopped)
     assert not seen(body).refusal
@@ -108,9 +111,9 @@ def test_an_older_kserve_that_is_not_knative_cannot_stop_it(mode: str) -> None:
 def test_min_replicas_are_restored_as_they_were(replicas: int | None) -> None:
     predictor = {} if replicas is None else {"minReplicas": replicas}
     body = service(conditions=["Ready"], mode="Serverless", **predictor)
-    stopped = _merged(body, stop_patch(*switched(body), cause={"at": "2026-12-01T12:00:00Z"}, at="x"))
+    stopped = _merged(body, patch(SuspensionStep.DEACTIVATE, body, {"at": "2026-12-01T12:00:00Z"}))
     assert not seen(stopped).active
-    started = _merged(stopped, start_patch(*switched(stopped)))
+    started = _merged(stopped, patch(SuspensionStep.ACTIVATE, stopped))
     assert started["spec"] == body["spec"]
     assert started["metadata"]["annotations"] == body["metadata"]["annotations"]
 
