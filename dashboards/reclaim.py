@@ -74,7 +74,7 @@ def _now() -> list[Any]:
         ),
         number(
             "Active plans", "How many reclaim plans are in progress?",
-            f"sum(idle_gpu_scaler_standing_plans{{{CLUSTER}}}) and on () {_LED}", unit="short", empty=NO_LEADER,
+            f"sum(idle_gpu_scaler_active_plans{{{CLUSTER}}}) and on () {_LED}", unit="short", empty=NO_LEADER,
         ),
         number(
             "Suspended GPUs", "How many GPUs would the suspended workloads hold if they ran?",

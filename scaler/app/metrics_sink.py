@@ -93,7 +93,7 @@ class MetricsSink:
     def planned(self, outlook: ReclaimReport) -> None:
         metrics = self.metrics
         metrics.reclaimable_gpus.set(outlook.reclaimable_gpus)
-        metrics.standing_plans.set(len(outlook.standing))
+        metrics.active_plans.set(len(outlook.active))
         metrics.planning_blind.set(bool(outlook.blind))
         for each in outlook.refused:
             if each.budget:

@@ -221,7 +221,7 @@ class Evaluator:
         """Read, decide, publish. Returns what was published."""
         started = asyncio.get_running_loop().time()
         at, inputs = aligned(now, self.config.interval), self._inputs
-        is_other = await inputs.follow(self.cluster.scaled_objects.items())
+        is_other = await inputs.update(self.cluster.scaled_objects.items())
         intake = await self.sampler.refresh(end=at, span=self._span())
         self.judge.at, self.judge.doubt = at, intake.doubt
         await self.demands.ask(at)

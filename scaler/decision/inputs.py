@@ -69,7 +69,7 @@ class JudgedRows:
     """What `GpuVerdicts.compared` says of each row; NaN where it was not asked yet."""
     _all: tuple[NDArray[np.intp], Sequence[Key], NDArray[np.intp]] | None = None
 
-    def follow(self, key: Key, rows: tuple[int, ...]) -> None:
+    def put(self, key: Key, rows: tuple[int, ...]) -> None:
         before = self.rows.get(key, ())
         if rows == before:
             return
@@ -145,7 +145,7 @@ class DecisionInputs:
 
     # ------------------------------------------------------------------------------------------------- ScaledObjects
 
-    async def follow(self, scaled_objects: Sequence[ScaledObject]) -> bool:
+    async def update(self, scaled_objects: Sequence[ScaledObject]) -> bool:
         """Look at all ScaledObjects there are. Returns whether any is new, gone or another than before."""
         is_other, known, turns = False, self._known, Turns()
         for count, each in enumerate(scaled_objects):
@@ -196,7 +196,7 @@ class DecisionInputs:
         `gpus`: rows of the history, by what they are judged by.
         """
         for by, rows in gpus.items():
-            self._judged[by].follow(key, rows)
+            self._judged[by].put(key, rows)
         for by in self._judged_by.pop(key, ()):
             if by not in gpus:
                 self._judged[by].forget(key)

@@ -150,7 +150,7 @@ PER_PERIOD = Kind(PerPeriod.parse, "`5 per 24h`, `20% per 24h`")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Each field that owners write says how (`written`) and what it means; nothing else has to be told of a new one."""
+    """Each field that owners write says how (`written`) and what it means; no other code changes for a new one."""
 
     idle_after: timedelta = field(default=timedelta(hours=1), metadata=written("idleAfter", LASTING, "30m"))
     """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
@@ -308,7 +308,9 @@ def resolve(*layers: tuple[str, Overrides]) -> Policy:
                 del given[name]
         policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
     if policy.warning is None and (policy.require_delivery or (policy.has_budget and policy.reclaim is Reclaim.ALWAYS)):
-        policy = replace(policy, warning=timedelta(0))  # of which its owner is told, or by which its budget has room
+        policy = replace(
+            policy, warning=timedelta(0)
+        )  # its owner is notified, or its budget has room, before it is suspended
     if problem := wake_problem(policy.wake, policy.reclaim):
         raise MetadataError(
             f"{policy.source_of('wake')} 'wake': {problem}; reclaim is from: {policy.source_of('reclaim')}"

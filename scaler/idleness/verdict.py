@@ -1,6 +1,6 @@
 """Is it idle? Windows × policy → Idle | Busy | Unknown, per GPU and then per workload.
 
-Verdicts are computed for many GPUs together, as codes in arrays. What is decided again from tick to tick is told from
+Verdicts are computed for many GPUs together, as codes in arrays. What is decided again from tick to tick is known from
 the same codes, and words are made of them only where something is shown.
 
 Laws of this file:

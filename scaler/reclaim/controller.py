@@ -48,7 +48,7 @@ class ReclaimReport:
     at: datetime
     blind: str = ""
     """Why nothing could be planned; empty where it could."""
-    standing: tuple[ActivePlan, ...] = ()
+    active: tuple[ActivePlan, ...] = ()
     made: tuple[ReclaimPlan, ...] = ()
     refused: tuple[NoPlan, ...] = ()
     reclaimable_gpus: int = 0
@@ -95,19 +95,19 @@ class ReclaimController:
 
     async def _tick(self, now: datetime) -> ReclaimReport:
         state = await self.planning.look(now)
-        standing = self.executor.standing()
+        active = self.executor.active()
         for scalable in self.grant_cleanup.due():
             await self._try(self.grant_cleanup.settle(scalable, now), about=scalable.metadata.name)
-        for plan in standing:
-            made = await self._try(self.executor.carry_out(plan, standing, state, now), about=plan.grant.plan)
+        for plan in active:
+            made = await self._try(self.executor.carry_out(plan, active, state, now), about=plan.grant.plan)
             if made is not None and not isinstance(state, NotSynced):
                 state = _after(state, made)
         if isinstance(state, NotSynced):
-            return ReclaimReport(at=now, blind=state.reason, standing=tuple(standing))
-        found = await self._new_plans(state, standing)
+            return ReclaimReport(at=now, blind=state.reason, active=tuple(active))
+        found = await self._new_plans(state, active)
         return ReclaimReport(
             at=now,
-            standing=tuple(standing),
+            active=tuple(active),
             made=tuple(each for each in found if isinstance(each, ReclaimPlan)),
             refused=tuple(each for each in found if isinstance(each, NoPlan)),
             reclaimable_gpus=sum(each.gpus for each in state.candidates),
@@ -125,17 +125,17 @@ class ReclaimController:
 
     # ------------------------------------------------------------------------------------------------------ new plans
 
-    async def _new_plans(self, state: PlanningSnapshot, standing: Sequence[ActivePlan]) -> list[ReclaimPlan | NoPlan]:
+    async def _new_plans(self, state: PlanningSnapshot, active: Sequence[ActivePlan]) -> list[ReclaimPlan | NoPlan]:
         """For gangs with quota that lack nodes first, as their quota is unused; then for those without quota."""
         if not self.planning.policy.pressure:
             return []
         known = self.executor.backoff.gangs | self.writer.events.gangs
         waiting = frozenset(uid for target in self.targets.values() for uid in target.waiting(state, known))
         self.writer.events.forget_others(waiting)
-        self.executor.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in standing})
+        self.executor.backoff.forget_others(waiting | {plan.grant.gang_uid for plan in active})
         answers: list[ReclaimPlan | NoPlan] = []
         for seeks, target in self.targets.items():
-            busy = {target.plan_scope(state, each.grant.gang) for each in standing if each.grant.seeks is seeks}
+            busy = {target.plan_scope(state, each.grant.gang) for each in active if each.grant.seeks is seeks}
             found, state = await self._new_plans_for(seeks, busy, state)
             answers += found
         return answers

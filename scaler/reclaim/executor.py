@@ -149,23 +149,23 @@ class PlanExecutor:
     def __post_init__(self) -> None:
         self.backoff = PlanBackoff(self.planning.policy)
 
-    def standing(self) -> list[ActivePlan]:
+    def active(self) -> list[ActivePlan]:
         evaluation = None if self.planning.unjudged else self.planning.decisions.evaluation
-        standing = active_plans(
+        active = active_plans(
             self.planning.cluster,
             evaluation,
             seen_at_zero=self._at_zero,
             nominations=self.planning.nominations(),
         )
-        victims = [(plan.grant.plan, victim) for plan in standing for victim in plan.victims]
+        victims = [(plan.grant.plan, victim) for plan in active for victim in plan.victims]
         self._at_zero = frozenset(
             (plan, victim.name)
             for plan, victim in victims
             if victim.is_wanted_at_zero or (plan, victim.name) in self._at_zero
         )
-        gangs = {each.grant.gang_uid for each in standing}
+        gangs = {each.grant.gang_uid for each in active}
         self._replanned = Counter({uid: count for uid, count in self._replanned.items() if uid in gangs})
-        return standing
+        return active
 
     def permitted(self, found: ReclaimPlan | NoPlan) -> ReclaimPlan | NoPlan:
         """The plan, whose victims count in their budgets from now on; none where these have no room any more.
@@ -180,16 +180,16 @@ class PlanExecutor:
         return NoPlan(gang=found.gang, why=NoPlanReason.BUDGET_EXHAUSTED, message=refused.words, budget=refused.budget)
 
     async def carry_out(
-        self, plan: ActivePlan, standing: Sequence[ActivePlan], state: PlanningSnapshot | NotSynced, now: datetime
+        self, plan: ActivePlan, active: Sequence[ActivePlan], state: PlanningSnapshot | NotSynced, now: datetime
     ) -> ReclaimPlan | None:
-        """Do what is to be done about one of the standing plans; the plan by which it is replaced, if there is one.
+        """Do what is to be done about one of the active plans; the plan by which it is replaced, if there is one.
 
         Raises: KubeError; try again later.
         """
-        successor = next((each for each in standing if _supersedes(each, plan)), None)
+        successor = next((each for each in active if _supersedes(each, plan)), None)
         if successor is not None:
             await self.writer.hand_over(plan, successor.grant, now)
-        elif not any(_supersedes(plan, each) for each in standing):
+        elif not any(_supersedes(plan, each) for each in active):
             return await self._carry_on(plan, state, now)
         return None
 
@@ -262,7 +262,7 @@ class PlanExecutor:
         return self.targets[plan.grant.seeks]
 
     def _is_still_due(self, plan: ActivePlan, now: datetime) -> bool:
-        found = next((each for each in self.standing() if each.grant.plan == plan.grant.plan), None)
+        found = next((each for each in self.active() if each.grant.plan == plan.grant.plan), None)
         if found is None or {victim.name for victim in found.victims} != {victim.name for victim in plan.victims}:
             return False
         return next_transition(found.grant, found.gang_state, found.victims, now=now).action is PlanAction.COMMIT

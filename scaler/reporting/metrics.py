@@ -199,7 +199,7 @@ class Metrics(MetricSet):
         ("cluster_queue",),
         buckets=_HOURS,
     )
-    standing_plans = _gangs.gauge("Plans that are being carried out.")
+    active_plans = _gangs.gauge("Plans that are being carried out.")
     planning_blind = _gangs.gauge("1 while quota or verdicts are not known, so that nothing is planned.", unit="1")
     reclaimable_gpus = _gangs.gauge("GPUs of idle workloads that a plan may take.")
     boosted_workloads = _gangs.gauge(

@@ -52,7 +52,7 @@ class ReportedReasons:
         under_way = WaitingReason.PLAN_UNDER_WAY
         self._plans = {key: reason for key, reason in self._plans.items() if reason != under_way}
         self._plans |= {each.gang: str(each.why) for each in report.refused}
-        self._plans |= {plan.grant.gang: under_way for plan in report.standing}
+        self._plans |= {plan.grant.gang: under_way for plan in report.active}
         self._plans |= {plan.gang: under_way for plan in report.made}
 
     def checked(self, report: AdmissionReport) -> None:

@@ -43,13 +43,13 @@ def grants(world: PressureWorld, name: str, *victims: str, **fields: Any) -> Non
     world.change(SCALABLE_WORKLOAD, name, status={"grant": grant | fields})
 
 
-def standing(world: PressureWorld, **options: Any) -> list[ActivePlan]:
+def active(world: PressureWorld, **options: Any) -> list[ActivePlan]:
     decisions, nominations = world.decision_cache.evaluation, NominatedCopies()
     return active_plans(world.evaluator.cluster, decisions, nominations=nominations, **options)
 
 
 def victim(world: PressureWorld, name: str, **options: Any) -> VictimStatus:
-    [plan] = standing(world, **options)
+    [plan] = active(world, **options)
     return next(each for each in plan.victims if each.name == f"demo/{name}")
 
 
@@ -59,7 +59,7 @@ async def test_a_plan_is_what_its_grants_say_together() -> None:
     grants(world, "a", "a", "b", expiresAt=stamp(at(300)))
     grants(world, "b", "a", "b", expiresAt=stamp(at(900)))
     await world.taken_up()
-    [plan] = standing(world)
+    [plan] = active(world)
     assert (plan.grant.plan, plan.grant.gang, plan.gang_state) == ("p", "demo/gang", GangState.WAITING)
     assert plan.grant.expires_at == at(300)
     assert [(each.name, each.is_idle, each.pods_left) for each in plan.victims] == [
@@ -67,7 +67,7 @@ async def test_a_plan_is_what_its_grants_say_together() -> None:
         ("demo/b", True, 1),
     ]
     grants(world, "b", plan="younger", grantedAt=stamp(at(10)))
-    assert [each.grant.plan for each in standing(world)] == ["p", "younger"], "the oldest first"
+    assert [each.grant.plan for each in active(world)] == ["p", "younger"], "the oldest first"
 
 
 @pytest.mark.parametrize("victims", [("a", "b", "c"), ("a", "b")])
@@ -77,14 +77,14 @@ async def test_a_workload_with_a_grant_is_a_victim_whatever_the_other_grants_say
     grants(world, "a", "a", "b")
     grants(world, "b", "a", "b")
     grants(world, "c", *victims)
-    [plan] = standing(world)
+    [plan] = active(world)
     assert [each.name for each in plan.holders] == ["demo/a", "demo/b", "demo/c"]
 
 
 async def test_a_victim_without_its_grant_is_missing_and_a_withdrawn_grant_is_none() -> None:
     world = await world_with("a", "b")
     grants(world, "a", "a", "b", expiresAt=stamp(NOON))
-    assert standing(world) == []
+    assert active(world) == []
     grants(world, "b", "a", "b")
     assert victim(world, "a").is_missing
     assert not victim(world, "b").is_missing
@@ -96,7 +96,7 @@ async def test_an_object_that_is_being_deleted_is_gone() -> None:
     grants(world, "b", "a", "b")
     world.change(SCALABLE_WORKLOAD, "a", metadata={"deletionTimestamp": stamp(NOON)})
     assert victim(world, "a").is_missing
-    assert [each.name for each in standing(world)[0].holders] == ["demo/b"]
+    assert [each.name for each in active(world)[0].holders] == ["demo/b"]
 
 
 async def test_a_verdict_counts_for_the_replicas_that_it_was_made_for() -> None:
@@ -127,10 +127,10 @@ async def test_only_what_we_have_deactivated_has_begun() -> None:
     grants(world, "a")
     world.scales("a", 0)
     world.change(WORKLOAD, "a", spec={"active": False})
-    assert not standing(world)[0].is_begun
+    assert not active(world)[0].is_begun
     note = {"idlegpu.io/suspended": f'{{"at": "{stamp(at(90))}"}}'}
     world.change(WORKLOAD, "a", metadata={"annotations": note})
-    [plan] = standing(world)
+    [plan] = active(world)
     assert plan.is_begun
     assert plan.deactivated_at == [at(90)]
 
@@ -161,9 +161,9 @@ async def test_how_far_a_gang_is(seeks: str, true: tuple[str, ...], checks: dict
     written = [{"type": kind, "status": str(kind in true)} for kind in ("QuotaReserved", "Admitted", *true)]
     entries = [{"name": name, "state": each} for name, each in checks.items()]
     world.change(WORKLOAD, "gang", status={"conditions": written, "admissionChecks": entries})
-    assert standing(world)[0].gang_state is state
+    assert active(world)[0].gang_state is state
     world.change(WORKLOAD, "gang", spec={"active": False})
-    assert standing(world)[0].gang_state is GONE
+    assert active(world)[0].gang_state is GONE
 
 
 # -------------------------------------------------------------------------------- written to the status and read again

@@ -252,7 +252,7 @@ async def test_so_does_a_victim_that_its_owner_wakes(phase: str, change: Change)
     if phase == HALF:
         await world.ticks()
     else:
-        world.pressure.executor.standing()  # it was observed at 0
+        world.pressure.executor.active()  # it was observed at 0
     world.slow = {"a", "b"}
     change(world)
     await is_cancelled(world)

@@ -29,7 +29,7 @@ async def granted(*names: str, quota: int = 8) -> PressureWorld:
 
 
 def plan_of(world: PressureWorld) -> ActivePlan:
-    [plan] = world.pressure.executor.standing()
+    [plan] = world.pressure.executor.active()
     return plan
 
 
@@ -118,7 +118,7 @@ async def test_a_victim_that_is_dropped_is_released_and_the_grants_of_the_others
     world = await granted("a", "b", "c")
     step = PlanTransition(action=PlanAction.RECONSIDER, ending=PlanEndReason.VICTIM_WOKE, about=("demo/a",))
     await writer_of(world).drop(plan_of(world), ["demo/a"], step, world.now)
-    [plan] = world.pressure.executor.standing()
+    [plan] = world.pressure.executor.active()
     assert [each.name for each in plan.holders] == ["demo/b", "demo/c"]
     assert plan.grant.victims == ("demo/b", "demo/c")
     assert world.stage("a") == "Cancelled"

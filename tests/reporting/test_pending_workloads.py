@@ -174,8 +174,8 @@ def test_reasons_are_those_of_the_latest_report_of_each(cluster: Watched) -> Non
 
 def test_a_plan_is_a_reason_for_as_long_as_it_is_under_way(cluster: Watched) -> None:
     grant = Grant(plan="p", gang="demo/quota", gang_uid="u", victims=("demo/a",), granted_at=NOON, expires_at=at(300))
-    standing = ActivePlan(grant=grant, gang=None, gang_state=GangState.WAITING, victims=())
-    for under_way in (ReclaimReport(at=NOON, made=(plan("demo/quota"),)), ReclaimReport(at=NOON, standing=(standing,))):
+    active = ActivePlan(grant=grant, gang=None, gang_state=GangState.WAITING, victims=())
+    for under_way in (ReclaimReport(at=NOON, made=(plan("demo/quota"),)), ReclaimReport(at=NOON, active=(active,))):
         cluster.reasons.planned(under_way)
         assert reasons(cluster)["quota"] == "PlanUnderWay"
         cluster.reasons.planned(ReclaimReport(at=NOON))

@@ -472,7 +472,7 @@ def four_free_four_idle() -> QuotaCluster:
 
 async def test_a_plan_is_shown_with_what_it_frees_its_cost_and_its_alternatives() -> None:
     shown = await plan(four_free_four_idle())
-    assert shown["refusal"] is shown["standing"] is shown["whatIfIdle"] is shown["plan"]["placement"] is None
+    assert shown["refusal"] is shown["active"] is shown["whatIfIdle"] is shown["plan"]["placement"] is None
     line = {"flavor": "default", "resource": GPU, "freeBefore": 4, "freed": 4, "freeAfter": 8, "takes": 8}
     assert shown["plan"]["quota"] == [line]
     assert shown["plan"]["assignments"] == [{"podSet": "main", "count": 1, "flavors": {GPU: "default"}}]
@@ -638,14 +638,14 @@ async def test_an_active_plan_is_shown_with_its_progress(replicas: int, entry: d
     cluster.granted(gang, "x", "y", replicas=replicas, **entry)
     shown = await plan(cluster)
     assert shown["plan"] is shown["refusal"] is None
-    active = shown["standing"]
+    active = shown["active"]
     assert (active["id"], active["gangState"]) == ("0123456789", "Waiting")
     assert active["stage"] == entry.get("stage", "Reclaimable")
     assert step in active["next"]
     victims = [(each["name"], each["gpus"], each["isIdle"]) for each in active["victims"]]
     assert victims == [("team/x", 2, True), ("team/y", 2, True)]
     cluster.judged(x=BUSY)
-    ended = (await plan(cluster))["standing"]["next"]
+    ended = (await plan(cluster))["active"]["next"]
     assert ended == "it is cancelled: a victim is not idle any more (team/x)"
 
 

@@ -57,7 +57,7 @@ def _is_0_or_names(*words: str) -> Callable[[Played], bool]:
 def _victims(played: Played) -> list[str]:
     """Whom the plan takes that is under way, or would be made."""
     plan = played.json(PLAN)
-    return [victim["name"] for each in (plan["standing"], plan["plan"]) if each for victim in each["victims"]]
+    return [victim["name"] for each in (plan["active"], plan["plan"]) if each for victim in each["victims"]]
 
 
 def _pods_judged(played: Played) -> set[str]:

@@ -43,8 +43,8 @@ def run_plan(client: ScalerClient, gang: str, *, what_if: bool, idle: Sequence[s
 def render(answer: Json, width: int) -> RenderableType:
     gang, plan = answer["gang"], answer["plan"]
     parts: list[RenderableType] = [title(gang), *_rows([*_facts(answer)])]
-    if answer["standing"]:
-        parts += _standing(answer["standing"], width)
+    if answer["active"]:
+        parts += _active(answer["active"], width)
     if answer["refusal"]:
         parts += _refusal(answer["refusal"])
     if plan:
@@ -96,22 +96,22 @@ def _table(
     return [table, *([_indented(Text(f"and {more} more", style="dim"))] if more else []), ""]
 
 
-# ------------------------------------------------------------------------------------------------------------- standing
+# --------------------------------------------------------------------------------------------------------- active
 
 
-def _standing(standing: Json, width: int) -> list[RenderableType]:
-    head = _heading(f"Active plan {standing['id']}: {standing['stage']}")
+def _active(active: Json, width: int) -> list[RenderableType]:
+    head = _heading(f"Active plan {active['id']}: {active['stage']}")
     facts: list[Row] = [
-        ("frees", standing["seeks"].lower()),
-        ("next", standing["next"]),
-        ("granted", f"{standing['grantedAt']}, until {standing['expiresAt']}"),
+        ("frees", active["seeks"].lower()),
+        ("next", active["next"]),
+        ("granted", f"{active['grantedAt']}, until {active['expiresAt']}"),
     ]
-    rows = [_victim_of_standing(each) for each in standing["victims"]]
+    rows = [_active_victim(each) for each in active["victims"]]
     table = _table(("VICTIM", "GPUS", "STAGE", "NOW"), rows, width, words=(0, 2, 3), prose=True)
     return [head, *_rows(facts), *table]
 
 
-def _victim_of_standing(victim: Json) -> Cells:
+def _active_victim(victim: Json) -> Cells:
     asked = "scaled to 0" if victim["desiredReplicas"] == 0 else "not scaled to 0 yet"
     verdict = {True: "idle", False: "not idle by its current verdict", None: "verdict unknown"}[victim["isIdle"]]
     pods = f", {count(victim['podsLeft'], 'pod')} left" if victim["podsLeft"] else ", no pods left"

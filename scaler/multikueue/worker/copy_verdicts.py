@@ -12,7 +12,7 @@ Laws:
 
 * The same code judges that judges the workloads of this cluster: samples, pods, what is doubted about either.
 * Idle is said only while all of the GPU pods run that the Workload was admitted with.
-* `idleSince` is never before work that may have gone unseen: the hub takes a warning for standing that was given since.
+* `idleSince` is never before work that may have gone unseen: the hub counts a warning only if it was given since.
 * `judgedBy` is the policy as the hub wrote it, so that a verdict by another one is not taken for that.
 * Entries are written by another cluster: what is wrong with one is its verdict, and the others are judged.
 """

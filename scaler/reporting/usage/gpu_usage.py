@@ -230,7 +230,7 @@ class GpuUsageReader:
         for key, pod in pods.items():
             if pod is not self._before.get(key):
                 stands = pod.stands and pod.basis.decision is None
-                self._undecided.follow(key, pod.basis.rows) if stands else self._undecided.forget(key)
+                self._undecided.put(key, pod.basis.rows) if stands else self._undecided.forget(key)
         self._before.clear()
         self._before.update(pods)
         await self._undecided.look_at_new(self.judge.look(self._default, at))

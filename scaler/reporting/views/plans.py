@@ -46,10 +46,10 @@ class PlanReport:
 
 
 def plan_view(snapshot: ViewSnapshot, report: PlanReport) -> Json:
-    """One of `standing` and `plan` is there, or `refusal` says why not; a refused plan has both."""
+    """One of `active` and `plan` is there, or `refusal` says why not; a refused plan has both."""
     gang, answer = report.gang, report.answer
     diagnosis = diagnose(snapshot, gang, report.observed)
-    standing = snapshot.plan_for(gang)
+    active = snapshot.plan_for(gang)
     refusal = answer if isinstance(answer, NoPlan) else report.refusal
     cautions = [*(answer.cautions if isinstance(answer, ReclaimPlan) else ()), *report.cautions]
     by_name = {each.name: each for each in report.candidates}
@@ -57,7 +57,7 @@ def plan_view(snapshot: ViewSnapshot, report: PlanReport) -> Json:
         "at": timestamp(snapshot.at),
         "gang": gang_view(snapshot, gang, report.observed, diagnosis),
         "whatIfIdle": list(report.what_if) if report.what_if is not None else None,
-        "standing": active_plan_view(standing, snapshot.at) if standing is not None else None,
+        "active": active_plan_view(active, snapshot.at) if active is not None else None,
         "plan": _plan(snapshot, answer, report) if isinstance(answer, ReclaimPlan) else None,
         "refusal": _refusal(refusal, gang) if refusal is not None else None,
         "alternatives": [_alternative(each, by_name) for each in _least(answer.alternatives if answer else ())],

@@ -202,7 +202,7 @@ async def test_the_json_keeps_its_shape():
     """Others read it: a field that is not known is null, and never absent."""
     queues, pending, plan, refused = [view for view, _ in await views()]
     assert plan.keys() == refused.keys() == {
-        "at", "gang", "whatIfIdle", "standing", "plan", "refusal", "alternatives", "candidates", "moreCandidates",
+        "at", "gang", "whatIfIdle", "active", "plan", "refusal", "alternatives", "candidates", "moreCandidates",
         "cautions", "dispatch", "holders", "moreHolders",
     }  # fmt: skip
     assert plan["plan"].keys() == {
