@@ -3,13 +3,14 @@
 Times are counted from one noon: `at(30)` is half a minute after it, `at(-3600)` an hour before.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from scaler.decision.candidate import next_line
 from scaler.decision.decision import Active, Answer, Decision, Inactive
 from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation, Key
 from scaler.decision.reasons import DecisionReason
@@ -25,6 +26,7 @@ from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.suspension.status import desired_status, last_line, next_warned_at
 from scaler.targets import target_state
 from scaler.targets.target_state import Phase, TargetState
 
@@ -373,6 +375,24 @@ def scalable_workload(
         "status": status,
     }
     return decode(ScalableWorkload, msgspec.json.encode(document))
+
+
+def status_of(
+    scalable: ScalableWorkload,
+    state: TargetState,
+    workload: target_state.ObservedWorkload | None,
+    of: Decision | None,
+    *,
+    now: datetime,
+    permits: Callable[[], bool] = lambda: True,
+) -> dict[str, Any]:
+    """The status that a leader gives it. `permits`: whether budgets have room for a warning that is due."""
+    before = scalable.status
+    warned_at = next_warned_at(before.warned_at, of, now=now)
+    if warned_at not in (None, before.warned_at) and not permits():
+        warned_at = None
+    line = next_line(last_line(before.history), of, target=state, warned_at=warned_at, now=now)
+    return desired_status(scalable, state, workload, of, line=line, warned_at=warned_at, now=now)
 
 
 def status_as_written(desired: Mapping[str, Any]) -> ScalableWorkloadStatus:

@@ -8,6 +8,7 @@ Laws:
 * Every write carries the resourceVersion that was decided upon; a conflict means looking again.
 * A deactivation is re-checked against the API itself, not a copy: a scale-up of a moment ago wins.
 * Nothing is announced that did not happen: the Event follows the patch.
+* The annotation that says that we suspended it travels in the same patch, so the two never disagree.
 * The spec of a remote copy of MultiKueue is never written.
 * Of several ScalableWorkloads of one Workload only the oldest acts. Two that disagree would start and stop it for ever.
 """
@@ -17,6 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import structlog
 
 from scaler.decision.candidate import (
@@ -36,15 +38,18 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.writes import WriteApi
 from scaler.suspension.direct import scale_directly
 from scaler.suspension.keep_record import SUFFIX, KeepLimiter, KeepRecord
 from scaler.suspension.status_writer import StatusWriter, WarningBudgets
-from scaler.suspension.transitions import SuspensionStep, next_step, step_patch
+from scaler.suspension.transitions import SuspensionStep, next_step
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
+from scaler.targets.switches import SWITCHES, Patch
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
 from scaler.targets.workloads import (
+    SUSPENDED_ANNOTATION,
     WAKE_ANNOTATION,
     has_wake_annotation,
     observe,
@@ -282,6 +287,40 @@ class SuspensionReconciler:
     async def _remove_annotation(self, resource: Resource, metadata: ObjectMeta) -> None:
         body = {"metadata": {"annotations": {WAKE_ANNOTATION: None}, "uid": metadata.uid}}
         await self._api.patch(resource.path(*metadata.key), body)
+
+
+def step_patch(
+    step: SuspensionStep,
+    workload: ObservedWorkload,
+    switched: SwitchedObject | None,
+    *,
+    cause: Mapping[str, Any] | None,
+) -> Mapping[str, Any]:
+    """The JSON merge patch by which it takes the step; `switched`: the object, of one with a switch of its own.
+
+    `cause` is written as JSON, for people and for a later reader; where there is none our annotation is removed.
+    """
+    changes, restore = _changes(step, workload, switched, at=cause["at"] if cause is not None else "")
+    mark = None if cause is None else msgspec.json.encode({**cause, **restore}).decode()
+    annotations = {**changes.get("metadata", {}).get("annotations", {}), SUSPENDED_ANNOTATION: mark}
+    metadata = {"uid": workload.uid, "resourceVersion": workload.resource_version, "annotations": annotations}
+    return {**changes, "metadata": metadata}
+
+
+def _changes(
+    step: SuspensionStep, workload: ObservedWorkload, switched: SwitchedObject | None, *, at: str
+) -> tuple[Patch, Mapping[str, Any]]:
+    """What the step changes beside our annotation, and what that says besides: what the start has to restore."""
+    if switched is None:
+        return {"spec": {"active": step in (SuspensionStep.ACTIVATE, SuspensionStep.RELEASE_OWNERSHIP)}}, {}
+    switch = SWITCHES[workload.resource.group, workload.resource.kind]
+    match step:
+        case SuspensionStep.DEACTIVATE:
+            saved = switch.saved(switched)
+            return switch.stop(switched, at), {} if saved is None else {"restore": saved}
+        case SuspensionStep.ACTIVATE:
+            return switch.start(switched), {}
+    return {}, {}
 
 
 def _may_be_deactivated(workload: ObservedWorkload) -> bool:

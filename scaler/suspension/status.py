@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from scaler.decision.candidate import HISTORY, HistoryLine, lines_of, next_line, shortened
+from scaler.decision.candidate import HISTORY, HistoryLine, lines_of, shortened
 from scaler.decision.decision import Decision, is_unknown, may_hide_work
 from scaler.decision.describe import decision_status, is_warning_due, timestamp
 from scaler.decision.reasons import CandidateState, row_of
@@ -17,7 +17,7 @@ from scaler.kube.objects.core import condition
 from scaler.kube.objects.direct_scaling import DIRECT, DirectScaling
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaledObject
-from scaler.targets.target_state import ObservedWorkload, Phase, SetBack, TargetState
+from scaler.targets.target_state import ObservedWorkload, Phase, TargetState
 
 _SETTLED = {Phase.RUNNING: 1, Phase.SUSPENDED: 0}
 """Phases in which a ScalableWorkload is where it was asked to be, if it was asked to be at that number."""
@@ -44,21 +44,18 @@ def desired_status(
     workload: ObservedWorkload | None,
     decision: Decision | None,
     *,
-    is_evaluated: bool = True,
-    asked_by: str = "",
-    now: datetime,
-    scaled_by: ScaledObject | None = None,
-    set_back: SetBack | None = None,
+    line: HistoryLine | None,
     warned_at: datetime | None,
+    is_evaluated: bool = True,
+    scaled_by: ScaledObject | None = None,
+    now: datetime,
 ) -> dict[str, Any]:
-    """The whole status. An absent field is None, so that a merge patch removes it. `warned_at` is `next_warned_at`.
+    """The whole status. An absent field is None, so that a merge patch removes it.
 
-    Before the first evaluation of this process nothing is said about a decision, so that the one in the status stays:
-    it is the last of the process before, which KEDA may be acting on.
+    `line` is what is added to its history, and `warned_at` when its owner was warned (`next_warned_at`). Before the
+    first evaluation of this process nothing is said about a decision, so that the one in the status stays: it is the
+    last of the process before, which KEDA may be acting on.
     """
-    known, decided = scalable.status.history, decision if is_evaluated else None
-    warned = None if warned_at is None else warned_at.replace(microsecond=0)
-    line = next_line(last_line(known), decided, target=state, warned_at=warned, by=asked_by, set_back=set_back, now=now)
     return {
         "observedGeneration": scalable.metadata.generation,
         "replicas": state.admitted_replicas,
@@ -67,8 +64,8 @@ def desired_status(
         **_binding(scalable.status, workload),
         **(_decided(decision) if is_evaluated else {}),
         **_times(scalable, state, workload, now=now),
-        "warnedAt": timestamp(warned),
-        **(_entered(line, known) if line is not None else {}),
+        "warnedAt": timestamp(warned_at),
+        **(_entered(line, scalable.status.history) if line is not None else {}),
         "conditions": [_ready(scalable, state, now=now), *_direct(scalable, scaled_by, now=now)],
     }
 
@@ -139,7 +136,7 @@ def next_warned_at(known: datetime | None, decision: Decision | None, *, now: da
         return None
     if known and known >= decision.idle_since:
         return known
-    return now if is_warning_due(decision) else None
+    return now.replace(microsecond=0) if is_warning_due(decision) else None
 
 
 def _ready(scalable: ScalableWorkload, state: TargetState, *, now: datetime) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from scaler.decision.annotated_status import annotated_status, as_json, old_anno
 from scaler.decision.candidate import (
     HistoryLine,
     lines_of,
+    next_line,
     next_set_back,
 )
 from scaler.decision.decision import Decision
@@ -31,7 +32,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.writes import WriteApi
-from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at
+from scaler.suspension.status import desired_status, is_worth_writing, last_line, next_warned_at
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.records import is_of, job_ref, record_body
 from scaler.targets.scale_subresources import ScaleSubresources, scalable_workload_ref
@@ -112,23 +113,43 @@ class StatusWriter:
         annotated: Sequence[tuple[Resource, ObjectMeta]],
     ) -> None:
         """`annotated` are the objects that the Events of it are on beside `scaled_by`. Raises: KubeError."""
-        set_back = await self._set_back(scalable, workload, decision)
-        status = desired_status(
-            scalable,
-            state,
-            workload,
-            decision,
-            is_evaluated=self._decision_cache.evaluation is not None,
-            asked_by=self._asked_by(scalable, decision),
-            now=self._clock(),
-            scaled_by=scaled_by,
-            set_back=set_back,
-            warned_at=self._warned_at(scaled_by, scalable, decision),
-        )
+        set_back, by = await self._set_back(scalable, workload, decision), self._asked_by(scalable, decision)
+        status = self._desired(scalable, state, workload, decision, scaled_by=scaled_by, set_back=set_back, by=by)
         if await self._is_written(scalable, status):
             also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
             self._announce_changes(scalable.status, status, [*annotated, *also])
             self._announce_phase(scalable, state)
+
+    def _desired(
+        self,
+        scalable: ScalableWorkload,
+        state: TargetState,
+        workload: ObservedWorkload | None,
+        decision: Decision | None,
+        *,
+        scaled_by: ScaledObject | None,
+        set_back: SetBack | None,
+        by: str,
+    ) -> dict[str, Any]:
+        """What the status shall be. A warning that is due is not given without room in the budgets."""
+        now, before = self._clock(), scalable.status
+        warned_at = next_warned_at(before.warned_at, decision, now=now)
+        is_new = warned_at not in (None, before.warned_at)
+        if is_new and scaled_by and self._budgets and not self._budgets.permits_warning(scaled_by.metadata.key):
+            warned_at = None
+        last = last_line(before.history)
+        line = next_line(last, decision, target=state, warned_at=warned_at, by=by, set_back=set_back, now=now)
+        return desired_status(
+            scalable,
+            state,
+            workload,
+            decision,
+            line=line,
+            warned_at=warned_at,
+            is_evaluated=self._decision_cache.evaluation is not None,
+            scaled_by=scaled_by,
+            now=now,
+        )
 
     async def _is_written(self, scalable: ScalableWorkload, status: Mapping[str, Any]) -> bool:
         """Whether anything of it was worth a write. Raises: KubeError."""
@@ -193,16 +214,6 @@ class StatusWriter:
         except KubeError:
             return found
 
-    def _warned_at(
-        self, scaled_by: ScaledObject | None, scalable: ScalableWorkload, decision: Decision | None
-    ) -> datetime | None:
-        """When its owner was warned last. A warning that is due is not given without room in the budgets."""
-        known = scalable.status.warned_at
-        found = next_warned_at(known, decision, now=self._clock())
-        if found in (None, known) or self._budgets is None or scaled_by is None:
-            return found
-        return found if self._budgets.permits_warning(scaled_by.metadata.key) else None
-
     def _asked_by(self, scalable: ScalableWorkload, decision: Decision | None) -> str:
         """Who has asked for what it is kept or woken for, as far as annotations beside that request say so."""
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
@@ -231,16 +242,9 @@ class StatusWriter:
         if not record.status.state:
             before = self._written.get(metadata.uid) or annotated_status(metadata.annotations, self._clock())
             known = msgspec.structs.replace(record, status=before)
-        set_back = await self._set_back_of_scale(known, entry, decision)
-        status = as_json(before) | desired_status(
-            known,
-            decision.target,
-            None,
-            decision,
-            asked_by=str(Asker.of(metadata.annotations)),
-            now=self._clock(),
-            set_back=set_back,
-            warned_at=self._warned_at(scaled_object, known, decision),
+        set_back, by = await self._set_back_of_scale(known, entry, decision), str(Asker.of(metadata.annotations))
+        status = as_json(before) | self._desired(
+            known, decision.target, None, decision, scaled_by=scaled_object, set_back=set_back, by=by
         )
         if await self._is_written(record, status):
             seen = self._scales.object_of(metadata.namespace, target) if self._scales is not None else None

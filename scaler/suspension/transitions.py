@@ -18,19 +18,11 @@ Laws:
 * Kueue may recreate a Workload, and then it comes back active. Asking again every time (level-triggered) re-asserts.
 * A Workload that another client activates stays active: it has our annotation, and one that Kueue recreates has none.
 * A Workload that another client deactivated is reported, not reactivated. So is one that finished or vanished.
-* The annotation that says we did it travels in the same patch, so there is no moment in which the two disagree.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any
 
-import msgspec
-
-from scaler.kube.objects.switched_kinds import SwitchedObject
-from scaler.targets.switches import SWITCHES, Patch
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState
-from scaler.targets.workloads import SUSPENDED_ANNOTATION
 
 
 class SuspensionStep(StrEnum):
@@ -69,37 +61,3 @@ def _is_to_be_released(workload: ObservedWorkload, phase: Phase) -> bool:
     if not workload.has_quota:
         return phase is Phase.DEACTIVATED_BY_OTHER and workload.has_spent_annotation
     return workload.active and workload.suspended_by_us
-
-
-def step_patch(
-    step: SuspensionStep,
-    workload: ObservedWorkload,
-    switched: SwitchedObject | None,
-    *,
-    cause: Mapping[str, Any] | None,
-) -> Mapping[str, Any]:
-    """The JSON merge patch by which it takes the step; `switched`: the object, of one with a switch of its own.
-
-    `cause` is written as JSON, for people and for a later reader; where there is none our annotation is removed.
-    """
-    changes, restore = _changes(step, workload, switched, at=cause["at"] if cause is not None else "")
-    mark = None if cause is None else msgspec.json.encode({**cause, **restore}).decode()
-    annotations = {**changes.get("metadata", {}).get("annotations", {}), SUSPENDED_ANNOTATION: mark}
-    metadata = {"uid": workload.uid, "resourceVersion": workload.resource_version, "annotations": annotations}
-    return {**changes, "metadata": metadata}
-
-
-def _changes(
-    step: SuspensionStep, workload: ObservedWorkload, switched: SwitchedObject | None, *, at: str
-) -> tuple[Patch, Mapping[str, Any]]:
-    """What the step changes beside our annotation, and what that says besides: what the start has to restore."""
-    if switched is None:
-        return {"spec": {"active": step in (SuspensionStep.ACTIVATE, SuspensionStep.RELEASE_OWNERSHIP)}}, {}
-    switch = SWITCHES[workload.resource.group, workload.resource.kind]
-    match step:
-        case SuspensionStep.DEACTIVATE:
-            saved = switch.saved(switched)
-            return switch.stop(switched, at), {} if saved is None else {"restore": saved}
-        case SuspensionStep.ACTIVATE:
-            return switch.start(switched), {}
-    return {}, {}

@@ -4,10 +4,10 @@ Only observed state passes through here, from the reflectors' stores. Nothing is
 """
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Generic, Protocol, Required, TypedDict, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from scaler.clock import Turns
 from scaler.idleness import pods as core
@@ -623,52 +623,46 @@ class ClusterState:
         `wake` is a wake-up that others request, and `when_free` one for when there is room, in words; `at` is the
         instant at which its grant must be active, None where that does not matter.
         """
-        grant = grant_of(scalable)
+        target, status = self._observed_target(scalable), scalable.status
         annotations, where = scalable.metadata.annotations, f"ScalableWorkload {scalable.metadata.name}"
-        own_wake = wake_request(
-            annotations,
-            where=where,
-            suspended_at=scalable.status.suspended_at,
-        )
-        return ObservedTarget(
-            desired_replicas=scalable.spec.replicas,
-            **self._observed_object(scalable),
-            was_bound=bool(scalable.status.workload_uid),
+        own_wake, grant = wake_request(annotations, where=where, suspended_at=status.suspended_at), grant_of(scalable)
+        return replace(
+            target,
+            was_bound=bool(status.workload_uid),
             wake_request=own_wake or wake,
             when_free_request=when_free_request(annotations, where=where) or when_free,
-            warned_at=scalable.status.warned_at,
-            hook_run=hook_run_of(scalable.status.before_suspend),
-            suspended_at=scalable.status.suspended_at,
+            warned_at=status.warned_at,
+            hook_run=hook_run_of(status.before_suspend),
+            suspended_at=status.suspended_at,
             wakes_foreign=bool(own_wake),
             grant=grant.words if grant and at and not grant.is_withdrawn and at < grant.expires_at else "",
-            is_held=scalable.status.grant is not None,
+            is_held=status.grant is not None,
         )
 
-    def _observed_object(self, scalable: ScalableWorkload) -> "_ObservedObject":
-        """The Workload, or the object with a switch of its own, and its pods."""
+    def _observed_target(self, scalable: ScalableWorkload) -> ObservedTarget:
+        """The Workload, or the object with a switch of its own, and its pods; nothing of what the status says."""
+        replicas = scalable.spec.replicas
         if (switched := self.switched_of(scalable)) is not None:
-            return self._observed_switched(scalable, *switched)
-        workload = self.workload_of(scalable)
-        if workload is None:
-            return _ObservedObject(workload=None, unseen=self.unserved_workloads(scalable.metadata.namespace))
-        observed, taken_by = self._observe(workload), self._taken_by(scalable, self.scaler_of(workload))
-        return _ObservedObject(
+            switch, found = switched
+            if isinstance(found, Unknown):
+                return ObservedTarget(desired_replicas=replicas, workload=None, unseen=found)
+            same = self.scalable_workloads.by_index("subject", scaled_by_key(scalable))
+            return ObservedTarget(
+                desired_replicas=replicas,
+                workload=observe_switched(switch, found, self.gpus, resumed_at=scalable.status.resumed_at),
+                pods=self.pods_of_selector(found.metadata.namespace, switch.selector(found.metadata.name)),
+                taken_by=self._taken_by(scalable, min(same, key=_precedence, default=None)),
+            )
+        if (workload := self.workload_of(scalable)) is None:
+            unseen = self.unserved_workloads(scalable.metadata.namespace)
+            return ObservedTarget(desired_replicas=replicas, workload=None, unseen=unseen)
+        observed = self._observe(workload)
+        return ObservedTarget(
+            desired_replicas=replicas,
             workload=observed,
             pods=self.pods_of_workload(workload),
-            taken_by=taken_by,
+            taken_by=self._taken_by(scalable, self.scaler_of(workload)),
             remote=self.remote.of(observed) if observed.cluster else None,
-        )
-
-    def _observed_switched(
-        self, scalable: ScalableWorkload, switch: Switch, found: SwitchedObject | Unknown
-    ) -> "_ObservedObject":
-        if isinstance(found, Unknown):
-            return _ObservedObject(workload=None, unseen=found)
-        same = self.scalable_workloads.by_index("subject", scaled_by_key(scalable))
-        return _ObservedObject(
-            workload=observe_switched(switch, found, self.gpus, resumed_at=scalable.status.resumed_at),
-            pods=self.pods_of_selector(found.metadata.namespace, switch.selector(found.metadata.name)),
-            taken_by=self._taken_by(scalable, min(same, key=_precedence, default=None)),
         )
 
     def _taken_by(self, scalable: ScalableWorkload, oldest: ScalableWorkload | None) -> str:
@@ -677,16 +671,6 @@ class ClusterState:
             oldest and oldest.metadata.deletion_timestamp is None and oldest.metadata.uid != scalable.metadata.uid
         )
         return oldest.metadata.name if oldest and is_taken else ""
-
-
-class _ObservedObject(TypedDict, total=False):
-    """The fields of an ObservedTarget that are about what is scaled."""
-
-    workload: Required[target_state.ObservedWorkload | None]
-    pods: Sequence[core.GpuPod]
-    taken_by: str
-    unseen: Unknown | None
-    remote: RemoteAnswer | Unknown | None
 
 
 def _precedence(scalable: ScalableWorkload) -> tuple[bool, float, str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from builders import BUSY, IDLE, NOON, UNKNOWN, a_target, gpu_evidence, minutes, policy, verdict, window
+from builders import BUSY, IDLE, NOON, UNKNOWN, a_target, gpu_evidence, minutes, policy, status_of, verdict, window
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -32,7 +32,6 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.suspension.status import desired_status, next_warned_at
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest
 
 S = CandidateState
@@ -363,8 +362,7 @@ class LifeOfAWorkload(RuleBasedStateMachine):
     def lead(self) -> None:
         self.led_at, decision = self.now, self.decide()
         before, now = self.scalable.status, self.at(self.now)
-        warned = next_warned_at(before.warned_at, decision, now=now)
-        status = desired_status(self.scalable, decision.target, None, decision, now=now, warned_at=warned)
+        status = status_of(self.scalable, decision.target, None, decision, now=now)
         merged = msgspec.json.decode(msgspec.json.encode(before)) | status
         body = {
             "metadata": msgspec.to_builtins(self.scalable.metadata),

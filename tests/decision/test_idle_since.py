@@ -4,11 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
-from builders import LONG_AGO, NOON, TRUST, minutes
+from builders import LONG_AGO, NOON, TRUST, minutes, status_of
 from loops_builders import NAMESPACE, QUICK, TICK, Inhabitant, World, deployment, gang, record, stamp
 from scripted_metrics import Metrics, ScriptedSource, during, gpu, vanish
 
@@ -17,7 +16,7 @@ from scaler.decision.reasons import DecisionReason
 from scaler.errors import SourceError
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at
+from scaler.suspension.status import is_worth_writing
 
 WINDOW, WARM_UP = minutes(10), minutes(1)
 """Of QUICK."""
@@ -128,7 +127,7 @@ async def test_the_record_is_written_when_its_work_leaves_the_window_and_not_at_
         await world.tick(world.now + TICK)
         scalable = world.cluster.scalable_workloads.get(NAMESPACE, "train")
         assert scalable is not None
-        status = status_of(scalable, decision(world), world.now)
+        status = status_of(scalable, decision(world).target, None, decision(world), now=world.now)
         if is_worth_writing(scalable.status, status):
             written.append(world.now)
             world.cluster.scalable_workloads.put(recorded(scalable, decision(world), world.now))
@@ -215,14 +214,9 @@ async def test_a_leader_that_changes_while_the_device_is_doubted_forgets_nothing
 # ---- over restarts
 
 
-def status_of(scalable: ScalableWorkload, made: Decision, now: datetime) -> dict[str, Any]:
-    warned_at = next_warned_at(scalable.status.warned_at, made, now=now)
-    return desired_status(scalable, made.target, None, made, now=now, warned_at=warned_at)
-
-
 def recorded(scalable: ScalableWorkload, made: Decision, now: datetime) -> ScalableWorkload:
     """With the status that a leader writes."""
-    status = status_of(scalable, made, now)
+    status = status_of(scalable, made.target, None, made, now=now)
     body = {
         "metadata": msgspec.to_builtins(scalable.metadata),
         "spec": msgspec.to_builtins(scalable.spec),

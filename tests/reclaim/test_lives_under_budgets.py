@@ -9,7 +9,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from builders import BUSY, IDLE, LONG_AGO, NOON, UNKNOWN, gpu_evidence, minutes, observed, pod, situation, suspended
+from builders import (
+    BUSY,
+    IDLE,
+    LONG_AGO,
+    NOON,
+    UNKNOWN,
+    gpu_evidence,
+    minutes,
+    observed,
+    pod,
+    situation,
+    status_of,
+    suspended,
+)
 from builders import scalable_workload as a_scalable_workload
 from builders import verdict as a_verdict
 from builders import window as a_window
@@ -31,7 +44,7 @@ from scaler.notifications.notice import NotifiedWorkload, pending
 from scaler.reclaim.budget import BudgetedWorkload, budget_check
 from scaler.reclaim.candidates import is_idle
 from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, names_of
-from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at
+from scaler.suspension.status import is_worth_writing
 from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
 from scaler.targets.workloads import grant_of, notified_at
@@ -213,11 +226,14 @@ class LivesUnderBudgets(RuleBasedStateMachine):
     def reconcile(self, life: Life) -> None:
         self.take_step(life)
         before, key = life.scalable.status, ("demo", life.name)
-        now, made = at(self.now), self.decision(life.name)
-        warned_at = next_warned_at(before.warned_at, made, now=now)
-        if warned_at not in (None, before.warned_at) and not self.budgets.permits_warning(key):
-            warned_at = None
-        status = desired_status(life.scalable, life.state(self.now), life.workload, made, now=now, warned_at=warned_at)
+        status = status_of(
+            life.scalable,
+            life.state(self.now),
+            life.workload,
+            self.decision(life.name),
+            now=at(self.now),
+            permits=lambda: self.budgets.permits_warning(key),
+        )
         if is_worth_writing(before, status):
             life.write(status)
         now_warned = life.scalable.status.warned_at

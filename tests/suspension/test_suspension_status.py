@@ -25,6 +25,7 @@ from builders import (
     scalable_workload,
     situation,
     status_as_written,
+    status_of,
     suspended,
     verdict,
 )
@@ -33,7 +34,7 @@ from scaler.decision.decision import Active, Decision, Inactive
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.verdict import WorkloadVerdict
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
-from scaler.suspension.status import desired_status, is_worth_writing, next_warned_at, status_digest
+from scaler.suspension.status import desired_status, is_worth_writing, status_digest
 from scaler.targets.target_state import ObservedWorkload, state_of
 
 CRD = Path(__file__).parents[2] / "deploy" / "crds" / "idlegpu.io_scalableworkloads.yaml"
@@ -54,8 +55,7 @@ def status(
     scalable = scalable or scalable_workload()
     known = {"desired": scalable.spec.replicas, "suspended_at": scalable.status.suspended_at}
     state = state_of(situation(workload, **known, **changes))
-    warned = next_warned_at(scalable.status.warned_at, of, now=now)
-    return desired_status(scalable, state, workload, of, now=now, warned_at=warned)
+    return status_of(scalable, state, workload, of, now=now)
 
 
 def quiet_for(duration: timedelta, **changes: Any) -> Decision:
@@ -354,7 +354,7 @@ def test_quiet_is_shown_once_it_has_lasted_for_a_tenth_of_idle_after() -> None:
 def test_before_the_first_evaluation_the_last_decision_stays_in_the_status() -> None:
     scalable = scalable_workload()
     state = state_of(situation(observed()))
-    found = desired_status(scalable, state, observed(), None, is_evaluated=False, now=NOON, warned_at=None)
+    found = desired_status(scalable, state, observed(), None, line=None, is_evaluated=False, now=NOON, warned_at=None)
     assert not {"verdict", "reason", "message", "evidence", "idleSince", "suspendAt"} & set(found)
     assert not is_worth_writing(status_as_written(settled()), found)
 

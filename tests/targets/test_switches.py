@@ -16,7 +16,8 @@ from scaler.decision.reasons import DecisionReason
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import JobRef
 from scaler.kube.objects.switched_kinds import SwitchedObject
-from scaler.suspension.transitions import SuspensionStep, step_patch
+from scaler.suspension.reconciler import step_patch
+from scaler.suspension.transitions import SuspensionStep
 from scaler.targets.switches import (
     DEPLOYMENT_MODE,
     LAST_ACTIVITY,
