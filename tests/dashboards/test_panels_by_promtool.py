@@ -53,7 +53,7 @@ def replicas(*, leading: int, **gauges: float) -> dict[str, float]:
     for n in range(2):
         found[f'idle_gpu_scaler_build_info{{pod="{n}"}}'] = 1
         found[f'idle_gpu_scaler_leader{{pod="{n}"}}'] = float(n < leading)
-        for name in ("reclaimable_gpus", "standing_plans", "planning_blind"):
+        for name in ("reclaimable_gpus", "active_plans", "planning_blind"):
             found[f'idle_gpu_scaler_{name}{{pod="{n}"}}'] = gauges.get(name, 0.0) if n < leading else 0.0
     return found
 
