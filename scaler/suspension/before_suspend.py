@@ -18,9 +18,10 @@ Laws:
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import ClassVar
 
 import structlog
 
@@ -102,46 +103,34 @@ class _Subject:
         return hook_run_of(self.record.status.before_suspend)
 
 
+@dataclass(eq=False)
 class BeforeSuspendController:
-    """`make` gives what makes the attempts of one run; `ended` is called with the hook's name and the outcome of each
-    run; `max_age` is how old decisions may be that are acted on."""
-
-    name = "before suspend"
-
-    def __init__(
-        self,
-        api: PatchApi,
-        cluster: ClusterState,
-        decision_cache: DecisionCache,
-        announcer: EventSink,
-        hooks: Mapping[str, HookConfig],
-        *,
-        make: Callable[[HookConfig], Hook],
-        max_age: timedelta,
-        ended: Callable[[str, str], None] = lambda _hook, _outcome: None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._api = api
-        self._cluster = cluster
-        self._decision_cache = decision_cache
-        self._announcer = announcer
-        self._hooks = hooks
-        self._make = make
-        self._max_age = max_age
-        self._ended = ended
-        self._clock = clock
-        self._wake = asyncio.Event()
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        """What waits for the run in progress, by uid of the ScaledObject."""
-        self._found: dict[str, tuple[datetime, HookProgress]] = {}
-        """When a run began that has ended, and how; not written down yet."""
+    name: ClassVar[str] = "before suspend"
+    api: PatchApi
+    cluster: ClusterState
+    decision_cache: DecisionCache
+    announcer: EventSink
+    hooks: Mapping[str, HookConfig]
+    _: KW_ONLY
+    make: Callable[[HookConfig], Hook]
+    """What makes the attempts of one run."""
+    max_age: timedelta
+    """How old decisions may be that are acted on."""
+    ended: Callable[[str, str], None] = lambda _hook, _outcome: None
+    """Called with the hook's name and the outcome of each run."""
+    clock: Clock = SYSTEM_CLOCK
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
+    """What waits for the run in progress, by uid of the ScaledObject."""
+    _found: dict[str, tuple[datetime, HookProgress]] = field(default_factory=dict, init=False)
+    """When a run began that has ended, and how; not written down yet."""
 
     async def run(self) -> None:
         """Tick until cancelled. Where no hooks are there is nothing to do."""
-        if not self._hooks:
+        if not self.hooks:
             return
         try:
-            await every(_INTERVAL, self.tick, self._wake, name=self.name, clock=self._clock)
+            await every(_INTERVAL, self.tick, self._wake, name=self.name, clock=self.clock)
         finally:
             await self.stop()
 
@@ -158,8 +147,8 @@ class BeforeSuspendController:
         self._wake.set()
 
     async def tick(self, now: datetime) -> None:
-        evaluation, age = self._decision_cache.evaluation, self._decision_cache.age
-        if evaluation is None or age is None or age > self._max_age:
+        evaluation, age = self.decision_cache.evaluation, self.decision_cache.age
+        if evaluation is None or age is None or age > self.max_age:
             return
         subjects = await self._subjects(evaluation)
         for gone in self._tasks.keys() - {each.uid for each in subjects}:
@@ -181,10 +170,10 @@ class BeforeSuspendController:
     def _subject(self, key: Key, entry: EvaluatedScaledObject) -> _Subject | None:
         """None where it has no hook, or is not there, or has no record yet."""
         decision = next((each for each in entry.triggers.values() if each.policy.before_suspend), None)
-        scaled_object = self._cluster.scaled_objects.get(*key) if decision is not None else None
+        scaled_object = self.cluster.scaled_objects.get(*key) if decision is not None else None
         if decision is None or scaled_object is None:
             return None
-        if (record := self._cluster.record_of(scaled_object)) is None:
+        if (record := self.cluster.record_of(scaled_object)) is None:
             return None
         prevails = prevailing(list(entry.triggers.values())) or decision
         return _Subject(
@@ -227,7 +216,7 @@ class BeforeSuspendController:
         if progress is not None and started_at == run.started_at:
             await self._end(subject, run, progress, now)
             self._forget(subject)
-        elif subject.uid not in self._tasks and run.hook in self._hooks:
+        elif subject.uid not in self._tasks and run.hook in self.hooks:
             self._call(subject, run)
 
     def _forget(self, subject: _Subject) -> None:
@@ -246,8 +235,8 @@ class BeforeSuspendController:
         if is_news:
             log.info("hook ended", scaled_object=subject.scaled_object.metadata.key, because=words(run))
             reason, is_warning = _EVENTS[outcome]
-            self._announcer.record(subject.about, reason, words(run), warning=is_warning)
-            self._ended(run.hook, str(outcome))
+            self.announcer.record(subject.about, reason, words(run), warning=is_warning)
+            self.ended(run.hook, str(outcome))
 
     async def _write(self, subject: _Subject, run: HookRun) -> None:
         """Raises: KubeError; 409 where the object is not the one that was decided upon."""
@@ -256,13 +245,13 @@ class BeforeSuspendController:
             "metadata": {"uid": record.uid, "resourceVersion": record.resource_version},
             "status": {"beforeSuspend": hook_run_status(run)},
         }
-        await self._api.patch(SCALABLE_WORKLOAD.path(*record.key, "status"), body)
+        await self.api.patch(SCALABLE_WORKLOAD.path(*record.key, "status"), body)
 
     # --------------------------------------------------------------------------------------------------------- calls
 
     def _call(self, subject: _Subject, run: HookRun) -> None:
-        config = self._hooks[run.hook]
-        call, work = self._described(subject, run, config), self._make(config)
+        config = self.hooks[run.hook]
+        call, work = self._described(subject, run, config), self.make(config)
         self._tasks[subject.uid] = asyncio.create_task(self._finish(work, call), name=f"hook {call.id}")
 
     async def _finish(self, hook: Hook, call: HookCall) -> None:
@@ -283,13 +272,13 @@ class BeforeSuspendController:
     async def _progress(self, hook: Hook, call: HookCall) -> HookProgress:
         """How it has ended. Raises: KubeError where this replica leads no more."""
         last = ""
-        while (now := self._clock.now()) < call.deadline:
+        while (now := self.clock.now()) < call.deadline:
             progress = await hook.attempt(call, now)
             if progress.outcome is not None:
                 return progress
             last = progress.message
-            wait = min(progress.again_after, call.deadline - self._clock.now())
-            await self._clock.sleep(wait.total_seconds())
+            wait = min(progress.again_after, call.deadline - self.clock.now())
+            await self.clock.sleep(wait.total_seconds())
         took = format_duration(call.deadline - call.started_at)
         message = f"not done within {took}{f': {last}' if last else ''}"
         return HookProgress(outcome=HookOutcome.TIMED_OUT, message=message)

@@ -22,9 +22,9 @@ What Kueue needs, apart from its feature gate: a ClusterQueue that may preempt l
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -85,41 +85,30 @@ class BoostCandidate:
     """What else has to happen before Kueue acts on the boost."""
 
 
+@dataclass(eq=False)
 class PriorityBoostController:
-    """`max_age` is how old the verdicts may be for which a Workload is boosted.
+    name: ClassVar[str] = "priority boost"
+    api: PatchApi
+    cluster: ClusterState
+    decision_cache: DecisionCache
+    announcer: EventSink
+    policy: PriorityBoost
+    _: KW_ONLY
+    max_age: timedelta
+    """How old the verdicts may be for which a Workload is boosted."""
+    spares: Callable[[], Mapping[str, str]] = dict
+    """Why idle workloads are not boosted, as far as other Workloads decide on that, by ClusterQueue; under the empty
+    name of all of them."""
+    observe: Callable[[int], None] = lambda _: None
+    """Called with the number of Workloads that had a boost of this scaler when a tick began."""
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _gate: FeatureGateProbe = field(init=False)
+    _warnings: "_Warnings" = field(init=False)
+    _unknown_since: dict[str, datetime] = field(default_factory=dict, init=False)
+    """Since when each Workload's state is unknown, by uid."""
 
-    `spares` says of ClusterQueues why idle workloads in them are not boosted, as far as other Workloads decide on that,
-    and under the empty name of all of them;
-    `observe` gets the number of Workloads that had a boost of this scaler when a tick began.
-    """
-
-    name = "priority boost"
-
-    def __init__(
-        self,
-        api: PatchApi,
-        cluster: ClusterState,
-        decision_cache: DecisionCache,
-        announcer: EventSink,
-        policy: PriorityBoost,
-        *,
-        max_age: timedelta,
-        spares: Callable[[], Mapping[str, str]] = dict,
-        observe: Callable[[int], None] = lambda _: None,
-    ) -> None:
-        self._api = api
-        self._cluster = cluster
-        self._decision_cache = decision_cache
-        self._announcer = announcer
-        self._policy = policy
-        self._max_age = max_age
-        self._spares = spares
-        self._observe = observe
-        self._wake = asyncio.Event()
-        self._gate = FeatureGateProbe(api, policy)
-        self._warnings = _Warnings(announcer)
-        self._unknown_since: dict[str, datetime] = {}
-        """Since when each Workload's state is unknown, by uid."""
+    def __post_init__(self) -> None:
+        self._gate, self._warnings = FeatureGateProbe(self.api, self.policy), _Warnings(self.announcer)
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and after every evaluation."""
@@ -132,7 +121,7 @@ class PriorityBoostController:
 
     async def tick(self, now: datetime) -> tuple[BoostStep, ...]:
         """The steps that were taken. Raises: KubeError where the API does not answer; try again later."""
-        evaluation = self._decision_cache.evaluation
+        evaluation = self.decision_cache.evaluation
         if evaluation is None:
             return ()
         self._warnings.begin()
@@ -141,21 +130,21 @@ class PriorityBoostController:
         idle = next((case.workload for case in cases if case.desire.intent is BoostIntent.SET), None)
         gate = await self._gate.find(idle, now)
         steps = [taken for case in cases if (taken := await self._act(self._judged(case, gate), now))]
-        self._observe(sum(case.boost.holder is BoostOwner.US for case in cases))
+        self.observe(sum(case.boost.holder is BoostOwner.US for case in cases))
         return tuple(steps)
 
     # -------------------------------------------------------------------------------------------------------- looking
 
     def _cases(self, evaluation: Evaluation, now: datetime) -> list[BoostCandidate]:
         """Every Workload that is left to Kueue, and every other one with this scaler's boost annotation."""
-        doubt, spared = self._doubt(), self._spares()
+        doubt, spared = self._doubt(), self.spares()
         claimed: dict[Key, BoostCandidate] = {}
         for scalable, decisions in self._left_to_kueue(evaluation):
             if case := self._case(scalable, decisions, doubt, now):
                 claimed[case.workload.namespace, case.workload.name] = _spared(case, spared)
         left_behind = (
-            BoostCandidate(workload=observe(each, self._cluster.gpus), boost=boost_of(each), desire=_LEFT_BEHIND)
-            for each in self._cluster.workloads.by_index("boost", BOOSTED)
+            BoostCandidate(workload=observe(each, self.cluster.gpus), boost=boost_of(each), desire=_LEFT_BEHIND)
+            for each in self.cluster.workloads.by_index("boost", BOOSTED)
             if each.metadata.key not in claimed
         )
         cases = [*claimed.values(), *left_behind]
@@ -164,7 +153,7 @@ class PriorityBoostController:
         return cases
 
     def _left_to_kueue(self, evaluation: Evaluation) -> Iterator[tuple[ScalableWorkload, Sequence[Decision]]]:
-        for scalable in self._cluster.scalable_workloads.items():
+        for scalable in self.cluster.scalable_workloads.items():
             decisions = evaluation.decisions_on(
                 scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
             )
@@ -175,7 +164,7 @@ class PriorityBoostController:
         self, scalable: ScalableWorkload, decisions: Sequence[Decision], doubt: str, now: datetime
     ) -> BoostCandidate | None:
         """None where it has no Workload, or a remote copy, or another ScalableWorkload acts for that."""
-        found, situation = self._cluster.workload_of(scalable), self._cluster.situation(scalable)
+        found, situation = self.cluster.workload_of(scalable), self.cluster.situation(scalable)
         workload = situation.workload
         if found is None or workload is None or situation.taken_by or workload.is_remote_copy:
             return None
@@ -196,8 +185,8 @@ class PriorityBoostController:
         return timedelta(0)
 
     def _doubt(self) -> str:
-        age = self._decision_cache.age or timedelta(0)
-        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self._max_age else ""
+        age = self.decision_cache.age or timedelta(0)
+        return f"the latest verdicts are {int(age.total_seconds())} s old" if age > self.max_age else ""
 
     def _judged(self, case: BoostCandidate, gate: FeatureGateStatus) -> BoostCandidate:
         """The case, with what is wanted where Kueue does (not) read boosts. Records why an idle one is not boosted."""
@@ -224,12 +213,12 @@ class PriorityBoostController:
 
         Raises: KubeError where the API does not answer.
         """
-        workload, taken = case.workload, step(case.boost, case.desire.intent, value=self._policy.value)
+        workload, taken = case.workload, step(case.boost, case.desire.intent, value=self.policy.value)
         if taken is None:
             return None
-        body = patch(taken, workload, value=self._policy.value, cause=self._cause(case, now))
+        body = patch(taken, workload, value=self.policy.value, cause=self._cause(case, now))
         try:
-            await self._api.patch(WORKLOAD.path(workload.namespace, workload.name), body)
+            await self.api.patch(WORKLOAD.path(workload.namespace, workload.name), body)
         except KubeError as error:
             if error.status == NO_ANSWER:
                 raise
@@ -241,13 +230,13 @@ class PriorityBoostController:
     def _cause(self, case: BoostCandidate, now: datetime) -> str:
         by = f"ScalableWorkload/{case.scalable.metadata.name}" if case.scalable else ""
         since = timestamp(case.idle_since)
-        return note(value=self._policy.value, at=timestamp(now), by=by, message=case.desire.why, idleSince=since)
+        return note(value=self.policy.value, at=timestamp(now), by=by, message=case.desire.why, idleSince=since)
 
     def _announce(self, taken: BoostStep, case: BoostCandidate) -> None:
         reason, message = {
             BoostStep.WRITE: (
                 SuspensionEventReason.PRIORITY_BOOSTED,
-                f"priority boost {self._policy.value}: {case.desire.why}{case.hint}",
+                f"priority boost {self.policy.value}: {case.desire.why}{case.hint}",
             ),
             BoostStep.REMOVE: (
                 SuspensionEventReason.PRIORITY_BOOST_REMOVED,
@@ -258,12 +247,12 @@ class PriorityBoostController:
                 "another client has changed its priority boost; it is not changed back",
             ),
         }[taken]
-        record_on_both(self._announcer, case.scalable, case.workload, reason, message)
+        record_on_both(self.announcer, case.scalable, case.workload, reason, message)
 
     def _tell_unboostable(self, evaluation: Evaluation) -> None:
         for key, entry in evaluation.entries.items():
             is_used = any(uses_priority_boost([each]) for each in entry.triggers.values())
-            scaled_object = self._cluster.scaled_objects.get(*key)
+            scaled_object = self.cluster.scaled_objects.get(*key)
             if is_used and scaled_object is not None and not is_scalable_workload(entry.target):
                 about = ObjectReference.of(SCALED_OBJECT, scaled_object.metadata)
                 message = _CANNOT_BE_BOOSTED.format(target=entry.target)

@@ -5,7 +5,7 @@ Laws:
 * A use is recorded before what it allows is written on the object: a process that dies in between has counted it, and
   finds it again.
 * Every write carries the resourceVersion that was read, so that of two leaders one has to read again. Who reads uses to
-  add one holds `lock` until they are written.
+  add one holds the lock until they are written.
 * It is by name: who deletes a ScaledObject and makes it anew has used what was used.
 * It is bounded, and so is what one namespace has of it: a tenant cannot take the others' part. A use is left out after
   a week, unless it lasts; one that lasts, as soon as its ScaledObject is gone.
@@ -13,6 +13,7 @@ Laws:
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 
@@ -49,66 +50,25 @@ _Uses = dict[str, tuple[Keep, ...]]
 """The uses by `namespace/name` of the ScaledObject."""
 
 
-class KeepRecord:
-    """`exists`: whether there is a ScaledObject of that key."""
-
-    def __init__(self, api: WriteApi, namespace: str, name: str, exists: Callable[[Key], bool]) -> None:
-        self._api, self._namespace, self._name, self._exists = api, namespace, name, exists
-        self._path = CONFIG_MAP.path(namespace, name)
-        self._version, self._uses = "", _Uses()
-        self.lock = asyncio.Lock()
-
-    def forget(self) -> None:
-        """Read it again: another may have written it, or it is not known what became of a write."""
-        self._version = ""
-
-    async def of(self, key: Key) -> tuple[Keep, ...]:
-        """Raises: KubeError."""
-        if not self._version:
-            self._take(await self._read())
-        return self._uses.get("/".join(key), ())
-
-    async def write(self, key: Key, keeps: tuple[Keep, ...], now: datetime) -> bool:
-        """Whether there was room for them. Raises: KubeError; 409 where another leader has written it."""
-        await self.of(key)
-        found = ((name, recent(uses, now)) for name, uses in {**self._uses, "/".join(key): keeps}.items())
-        kept = {name: uses for name, uses in found if uses and (uses[-1].at > now - WEEK or self._exists(_key(name)))}
-        text, own = msgspec.json.encode(kept), {name: uses for name, uses in kept.items() if _key(name)[0] == key[0]}
-        if len(text) > _MOST or len(msgspec.json.encode(own)) > _MOST // 10:
-            return False
-        body = {"metadata": {"resourceVersion": self._version}, "data": {_DATA: text.decode()}}
-        self.forget()
-        self._take(await self._api.patch(self._path, body))
-        return True
-
-    async def _read(self) -> bytes:
-        try:
-            return await self._api.get(self._path)
-        except KubeError as error:
-            if not error.is_absent:
-                raise
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self._name}}
-        return await self._api.create(CONFIG_MAP.path(self._namespace), body)
-
-    def _take(self, answer: bytes) -> None:
-        """Raises: KubeError for what no leader has written."""
-        try:
-            found = decode(ConfigMap, answer)
-            self._uses = msgspec.json.decode(found.data.get(_DATA, "{}"), type=_Uses)
-        except UNREADABLE as error:
-            raise KubeError(f"{self._path} cannot be read ({error}); delete it: keeps are counted anew then") from None
-        self._version = found.metadata.resource_version
-
-
+@dataclass(kw_only=True, eq=False)
 class KeepLimiter:
     """Limits what owners ask to be kept, as policies say."""
 
-    def __init__(self, api: WriteApi, record: KeepRecord, announcer: EventSink, clock: Callable[[], datetime]) -> None:
-        self._api, self._record, self._announcer, self._clock = api, record, announcer, clock
+    api: WriteApi
+    announcer: EventSink
+    record: tuple[str, str]
+    """Namespace and name of the ConfigMap."""
+    exists: Callable[[Key], bool]
+    """Whether there is a ScaledObject of that key."""
+    clock: Callable[[], datetime]
+    _version: str = field(default="", init=False)
+    """Empty where the record is to be read again: another may have written it, or what became of a write is unknown."""
+    _uses: _Uses = field(default_factory=_Uses, init=False)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     def lead(self) -> None:
         """This replica leads from now on; others have written until then."""
-        self._record.forget()
+        self._version = ""
 
     async def settle(
         self,
@@ -129,30 +89,70 @@ class KeepLimiter:
             for path, (on, annotations) in written.items():
                 if annotations:
                     body = {"metadata": {"annotations": annotations, "resourceVersion": on.resource_version}}
-                    await self._api.patch(path, body)
+                    await self.api.patch(path, body)
             if settled.refused:
                 about = ObjectReference.of(resource, metadata)
-                self._announcer.record(about, SuspensionEventReason.KEEP_REFUSED, settled.refused, warning=True)
+                self.announcer.record(about, SuspensionEventReason.KEEP_REFUSED, settled.refused, warning=True)
             if settled.keeps or settled.annotations:
                 return True
         return False
 
     async def _settled(self, key: Key, metadata: ObjectMeta, where: str, policy: Policy | None) -> Settled:
         """What becomes of the annotations, with each new use recorded. Without the record nothing is limited."""
-        now, unlimited = self._clock(), settle(metadata.annotations, where, keeps=(), policy=None, now=self._clock())
+        now, unlimited = self.clock(), settle(metadata.annotations, where, keeps=(), policy=None, now=self.clock())
         is_kept = metadata.annotations.keys() & {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
         if policy is None or not policy.limits_keeps or not is_kept:
             return unlimited
         try:
-            async with self._record.lock:
-                keeps = await self._record.of(key)
+            async with self._lock:
+                keeps = await self.of(key)
                 settled = (limit := partial(settle, metadata.annotations, where, keeps=keeps, policy=policy, now=now))()
-                if settled.keeps and not await self._record.write(key, settled.keeps, now):
+                if settled.keeps and not await self.write(key, settled.keeps, now):
                     settled = limit(is_full=True)
         except KubeError as error:
             log_refusal(log, "keeps are not limited yet", error, about=where, namespace=metadata.namespace)
             return unlimited
         return settled
+
+    # ---- the record
+
+    async def of(self, key: Key) -> tuple[Keep, ...]:
+        """Raises: KubeError."""
+        if not self._version:
+            self._take(await self._read())
+        return self._uses.get("/".join(key), ())
+
+    async def write(self, key: Key, keeps: tuple[Keep, ...], now: datetime) -> bool:
+        """Whether there was room for them. Raises: KubeError; 409 where another leader has written it."""
+        await self.of(key)
+        found = ((name, recent(uses, now)) for name, uses in {**self._uses, "/".join(key): keeps}.items())
+        kept = {name: uses for name, uses in found if uses and (uses[-1].at > now - WEEK or self.exists(_key(name)))}
+        text, own = msgspec.json.encode(kept), {name: uses for name, uses in kept.items() if _key(name)[0] == key[0]}
+        if len(text) > _MOST or len(msgspec.json.encode(own)) > _MOST // 10:
+            return False
+        body = {"metadata": {"resourceVersion": self._version}, "data": {_DATA: text.decode()}}
+        self._version = ""
+        self._take(await self.api.patch(CONFIG_MAP.path(*self.record), body))
+        return True
+
+    async def _read(self) -> bytes:
+        try:
+            return await self.api.get(CONFIG_MAP.path(*self.record))
+        except KubeError as error:
+            if not error.is_absent:
+                raise
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": self.record[1]}}
+        return await self.api.create(CONFIG_MAP.path(self.record[0]), body)
+
+    def _take(self, answer: bytes) -> None:
+        """Raises: KubeError for what no leader has written."""
+        try:
+            found = decode(ConfigMap, answer)
+            self._uses = msgspec.json.decode(found.data.get(_DATA, "{}"), type=_Uses)
+        except UNREADABLE as error:
+            path = CONFIG_MAP.path(*self.record)
+            raise KubeError(f"{path} cannot be read ({error}); delete it: keeps are counted anew then") from None
+        self._version = found.metadata.resource_version
 
 
 def _key(name: str) -> Key:

@@ -41,7 +41,7 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORK
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.writes import WriteApi
 from scaler.suspension.direct import scale_directly
-from scaler.suspension.keep_record import SUFFIX, KeepLimiter, KeepRecord
+from scaler.suspension.keep_record import SUFFIX, KeepLimiter
 from scaler.suspension.status_writer import StatusWriter, WarningBudgets
 from scaler.suspension.transitions import SuspensionStep, next_step
 from scaler.targets.cluster_state import ClusterState
@@ -89,8 +89,13 @@ class SuspensionReconciler:
         self.statuses = StatusWriter(
             api, cluster, decision_cache, announcer, budgets=budgets, scales=scales, entered=entered, clock=clock
         )
-        uses = KeepRecord(api, *keeps_in, lambda key: cluster.scaled_objects.get(*key) is not None)
-        self._keeps = KeepLimiter(api, uses, announcer, clock)
+        self._keeps = KeepLimiter(
+            api=api,
+            announcer=announcer,
+            record=keeps_in,
+            exists=lambda key: cluster.scaled_objects.get(*key) is not None,
+            clock=clock,
+        )
 
     def lead(self) -> None:
         """This replica leads from now on; others have written until then."""

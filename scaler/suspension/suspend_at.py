@@ -19,7 +19,9 @@ Trainers read it from a volume of the downward API, which the kubelet keeps up t
 
 import asyncio
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from scaler.clock import SYSTEM_CLOCK, Clock, Turns, every
 from scaler.decision.decision import Active, Decision, Inactive, valid_warning
@@ -66,30 +68,21 @@ def _is_warned(decision: Decision) -> bool:
     return valid_warning(decision, decision.target.warned_at) is not None
 
 
+@dataclass(eq=False)
 class SuspendAtController:
-    """`max_age` is how old decisions may be that pods are annotated with."""
-
-    name = "suspend-at"
-
-    def __init__(
-        self,
-        api: PatchApi,
-        cluster: ClusterState,
-        decision_cache: DecisionCache,
-        *,
-        max_age: timedelta,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self._api = api
-        self._cluster = cluster
-        self._decision_cache = decision_cache
-        self._max_age = max_age
-        self._clock = clock
-        self._wake = asyncio.Event()
+    name: ClassVar[str] = "suspend-at"
+    api: PatchApi
+    cluster: ClusterState
+    decision_cache: DecisionCache
+    _: KW_ONLY
+    max_age: timedelta
+    """How old decisions may be that pods are annotated with."""
+    clock: Clock = SYSTEM_CLOCK
+    _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     async def run(self) -> None:
         """Tick until cancelled: at every interval, and after evaluations."""
-        await every(_INTERVAL, self.tick, self._wake, name=self.name, rest=_REST, clock=self._clock)
+        await every(_INTERVAL, self.tick, self._wake, name=self.name, rest=_REST, clock=self.clock)
 
     def wake(self) -> None:
         """There is a new evaluation."""
@@ -97,9 +90,9 @@ class SuspendAtController:
 
     async def tick(self, now: datetime) -> None:
         """Raises: KubeError, one of those that came; the next tick writes what is left."""
-        evaluation, age = self._decision_cache.evaluation, self._decision_cache.age
-        pods = {pod.metadata.key: pod for pod in self._cluster.pods.by_index(SUSPEND_AT, True) if not _is_over(pod)}
-        if evaluation is None or age is None or age > self._max_age or not pods:
+        evaluation, age = self.decision_cache.evaluation, self.decision_cache.age
+        pods = {pod.metadata.key: pod for pod in self.cluster.pods.by_index(SUSPEND_AT, True) if not _is_over(pod)}
+        if evaluation is None or age is None or age > self.max_age or not pods:
             return
         wanted = await _wanted(pods, evaluation, now)
         writes = [(pods[key], value) for key, value in wanted.items() if value != _known(pods[key])]
@@ -110,7 +103,7 @@ class SuspendAtController:
         pod, value = write
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": {SUSPEND_AT: value}}}
         try:
-            await self._api.patch(POD.path(*pod.metadata.key), body)
+            await self.api.patch(POD.path(*pod.metadata.key), body)
         except KubeError as error:
             if not error.is_outdated:
                 raise

@@ -17,7 +17,7 @@ from scaler.errors import KubeError
 from scaler.kube.objects.core import stamp
 from scaler.kube.objects.resources import CONFIG_MAP, SCALED_OBJECT
 from scaler.suspension import keep_record
-from scaler.suspension.keep_record import KeepLimiter, KeepRecord
+from scaler.suspension.keep_record import KeepLimiter
 from scaler.suspension.keeps import WEEK, Keep
 from scaler.suspension.reconciler import SuspensionReconciler
 
@@ -31,8 +31,8 @@ def use(*, hours_ago: float = 0, hours: float = 1, by: str = "anna") -> Keep:
     return Keep(at=at, until=at + minutes(60 * hours), asked="x", on="ScaledObject train", by=by)
 
 
-def record(leader: Replica, exists: Callable[[Key], bool] = lambda _: True) -> KeepRecord:
-    return KeepRecord(leader.transport, *PLACE, exists)
+def record(leader: Replica, exists: Callable[[Key], bool] = lambda _: True) -> KeepLimiter:
+    return KeepLimiter(api=leader.transport, announcer=leader.recorder, record=PLACE, exists=exists, clock=lambda: NOON)
 
 
 async def limited(leader: Replica, cluster: SmallCluster, annotations: dict[str, str], **limits: object) -> str | None:
@@ -131,7 +131,7 @@ async def test_of_uses_at_the_same_time_each_counts(cluster, leader) -> None:
     await cluster.annotate(SCALED_OBJECT, NAME, UNTIL, FAR)
     await until(leader.is_current)
     [ours] = leader.copies.scaled_objects.items()
-    limiter = KeepLimiter(leader.transport, record(leader), leader.recorder, lambda: NOON)
+    limiter = record(leader)
     metas = [
         msgspec.structs.replace(ours.metadata, annotations={UNTIL: stamp(NOON + minutes(60_000 + n))}) for n in range(4)
     ]
