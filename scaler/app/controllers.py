@@ -248,8 +248,8 @@ class Leadership:
 
     def show_upkeep(self) -> None:
         if self.controllers is not None:
-            suspension = self.controllers.suspension
-            keys = {("Waiting",): suspension.waiting, ("Failing",): suspension.failing}
+            queue = self.controllers.suspension.queue
+            keys = {("Waiting",): len(queue), ("Failing",): queue.failing}
             set_series(self._sink.metrics.reconcile_queue_keys, keys)
 
     @property

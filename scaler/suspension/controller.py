@@ -73,7 +73,7 @@ class SuspensionController:
     look_again: timedelta = timedelta(seconds=5)
     """How soon something in motion is looked at again, whether or not anything was heard of it."""
     clock: Clock = SYSTEM_CLOCK
-    _queue: WorkQueue[ReconcileRequest] = field(default_factory=WorkQueue[ReconcileRequest], init=False)
+    queue: WorkQueue[ReconcileRequest] = field(default_factory=WorkQueue[ReconcileRequest], init=False)
     _changes: set[Key] = field(init=False)
     """ScaledObjects of which another decision was published than the last one that was looked at."""
     _targets: dict[Key, TargetKey] = field(default_factory=dict, init=False)
@@ -87,12 +87,12 @@ class SuspensionController:
 
     async def run(self) -> None:
         """Lead until cancelled. What was in work is cancelled too; every write is guarded by what it was based on."""
-        self._queue, self._is_leading = WorkQueue[ReconcileRequest](clock=self.clock), True
+        self.queue, self._is_leading = WorkQueue[ReconcileRequest](clock=self.clock), True
         self._targets, self._digests = {}, {}
         self.reconciler.lead()
         self._changes.update(self.decision_cache.evaluation.entries if self.decision_cache.evaluation else ())
         with ExitStack() as subscriptions:
-            subscriptions.callback(self._queue.close)
+            subscriptions.callback(self.queue.close)
             subscriptions.callback(setattr, self, "_is_leading", False)
             for stop in self._subscribe():
                 subscriptions.callback(stop)
@@ -100,14 +100,6 @@ class SuspensionController:
                 tasks.create_task(self._resync())
                 for _ in range(_WORKERS):
                     tasks.create_task(self._work())
-
-    @property
-    def waiting(self) -> int:
-        return len(self._queue)
-
-    @property
-    def failing(self) -> int:
-        return self._queue.failing
 
     # ------------------------------------------------------------------------------------------------- where to look
 
@@ -120,12 +112,12 @@ class SuspensionController:
         yield self.switched.subscribe(self._look_at_scaler_of)
 
     def _look_at(self, key: Key) -> None:
-        self._queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))
+        self.queue.add(ReconcileRequest(SCALABLE_WORKLOAD, key))
 
     def _record_changed(self, change: Change[ScalableWorkload]) -> None:
         record = change.new or change.old
         if record is not None and (key := record_owner(record)) is not None:
-            self._queue.add(ReconcileRequest(SCALED_OBJECT, key))
+            self.queue.add(ReconcileRequest(SCALED_OBJECT, key))
 
     def _scaled_object_changed(self, change: Change[ScaledObject]) -> None:
         """One that comes or goes changes by what its target is scaled. Of one that is gone nothing is remembered."""
@@ -161,7 +153,7 @@ class SuspensionController:
             for scalable in self.scalable_workloads.items():
                 self._look_at(scalable.metadata.key)
             for scaled_object in self.scaled_objects.items():
-                self._queue.add(ReconcileRequest(scaled_object.resource, scaled_object.metadata.key))
+                self.queue.add(ReconcileRequest(scaled_object.resource, scaled_object.metadata.key))
             await self.clock.sleep(_RESYNC.total_seconds())
 
     def wake(self) -> None:
@@ -171,7 +163,7 @@ class SuspensionController:
             return
         for namespace, target in (*self._changed_targets(evaluation), *self._next_to_be_warned(evaluation)):
             for request in self._written_on(namespace, target):
-                self._queue.add(request)
+                self.queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
             annotations = scaled_object.metadata.annotations
             if has_wake_annotation(annotations) or annotations.keys() & _KEEPS:
@@ -214,21 +206,21 @@ class SuspensionController:
         if is_scalable_workload(target):
             subjects.add(ReconcileRequest(SCALABLE_WORKLOAD, (metadata.namespace, target.name)))
         for subject in sorted(subjects, key=str):
-            if not self._queue.failures(subject):
-                self._queue.add(subject)
+            if not self.queue.failures(subject):
+                self.queue.add(subject)
 
     # ------------------------------------------------------------------------------------------------------- looking
 
     async def _work(self) -> None:
         while True:
             try:
-                subject = await self._queue.get()
+                subject = await self.queue.get()
             except QueueClosed:
                 return
             try:
                 await self._handle(subject)
             finally:
-                self._queue.done(subject)
+                self.queue.done(subject)
             await asyncio.sleep(0)
 
     async def _handle(self, subject: ReconcileRequest) -> None:
@@ -237,14 +229,14 @@ class SuspensionController:
         about = {"kind": subject.resource.kind, "object": "/".join(subject.key)}
         try:
             await self._look(subject)
-            self._queue.forget(subject)
+            self.queue.forget(subject)
         except KubeError as error:
             failure = error
-            wait = self._queue.retry(subject)
+            wait = self.queue.retry(subject)
             log_refusal(log, "reconciliation failed", error, **about, retry_in_seconds=round(wait, 1))
         except Exception as error:
             failure = error
-            self._queue.retry(subject)
+            self.queue.retry(subject)
             log.exception("reconciliation broke", **about)
         self.observe(self.clock.monotonic() - started, failure)
 
@@ -252,4 +244,4 @@ class SuspensionController:
         if subject.resource == SCALED_OBJECT:
             await self.reconciler.reconcile_scaled_object(subject.key)
         elif await self.reconciler.reconcile(subject.key) in _IN_MOTION:
-            self._queue.add_after(subject, self.look_again.total_seconds())
+            self.queue.add_after(subject, self.look_again.total_seconds())

@@ -86,17 +86,13 @@ def settle(
     refused. `policy` is None while it is not known: then nothing is limited yet. `is_full`: no more uses are recorded.
     """
     limits = policy if policy is not None and policy.limits_keeps else None
-    ends, problems, written = dict[str, datetime | None](), dict[str, str](), dict[str, str | None]()
-    for key, read in _ENDS.items():
-        try:
-            ends[key] = read(annotations, where, now)
-        except MetadataError as error:
-            problems[key] = str(error)
+    ends, problems = _read(annotations, where, now)
     if problems and limits is None:
-        return _NOTHING
-    if is_for := (end := ends.pop(KEEP_FOR, None)) is not None:
+        return Settled(annotations={}, keeps=())
+    texts, written = {key: annotations.get(key, "") for key in _ENDS}, dict[str, str | None]()
+    if (end := ends.pop(KEEP_FOR, None)) is not None:
         ends[KEEP_UNTIL] = until = max(end, ends.get(KEEP_UNTIL) or now).replace(microsecond=0)
-        written = {KEEP_FOR: None, KEEP_UNTIL: stamp(until)}
+        written, texts[KEEP_UNTIL] = {KEEP_FOR: None, KEEP_UNTIL: stamp(until)}, texts[KEEP_FOR]
     if limits is None:
         return Settled(annotations=written, keeps=())
     found, refused, by = [*keeps], "; ".join(problems.values()), str(Asker.of(annotations))
@@ -106,20 +102,28 @@ def settle(
     for key, end in ends.items():
         if end is None or end <= now or any(each.until == end for each in found):
             continue
-        text = annotations.get(KEEP_FOR if key == KEEP_UNTIL and is_for else key, "")
-        use = _same(found, text, by, now)
-        if use is None and (why := _refusal(found, by, limits, now, is_full=is_full)):
-            refused = f"{key.rpartition('/')[2]} until {stamp(end)} is refused: {why}"
-            written[key] = granted
+        use = _use(found, Keep(at=now, until=end, asked=texts[key], on=where, by=by), limits, is_full=is_full)
+        if isinstance(use, str):
+            refused, written[key] = f"{key.rpartition('/')[2]} until {stamp(end)} is refused: {use}", granted
             continue
-        if use is None:
-            longest = end if limits.longest_keep is None else (now + limits.longest_keep).replace(microsecond=0)
-            use = Keep(at=now.replace(microsecond=0), until=min(end, longest), asked=text, on=where, by=by)
-            found.append(use)
+        found += [use] if use not in found else []
         if use.until != end:
             written[key] = stamp(use.until)
     changed = () if len(found) == len(keeps) else recent(found, now)
     return Settled(annotations=written, keeps=changed, refused=refused)
+
+
+def _read(
+    annotations: Mapping[str, str], where: str, now: datetime
+) -> tuple[dict[str, datetime | None], dict[str, str]]:
+    """Until when each annotation keeps it; and why, of those that cannot be read."""
+    ends, problems = dict[str, datetime | None](), dict[str, str]()
+    for key, read in _ENDS.items():
+        try:
+            ends[key] = read(annotations, where, now)
+        except MetadataError as error:
+            problems[key] = str(error)
+    return ends, problems
 
 
 def _for_end(annotations: Mapping[str, str], where: str, now: datetime) -> datetime | None:
@@ -135,12 +139,18 @@ _ENDS: Mapping[str, Callable[[Mapping[str, str], str, datetime], datetime | None
 """Until when each annotation keeps it. Raises: MetadataError."""
 
 
-def _same(keeps: Sequence[Keep], asked: str, by: str, now: datetime) -> Keep | None:
-    """The use that this is: the same words by the same user a moment ago, such as a job's annotation and its copy."""
-    return next((each for each in keeps if (each.asked, each.by) == (asked, by) and now - each.at < _MOMENT), None)
+def _use(keeps: Sequence[Keep], asked: Keep, policy: Policy, *, is_full: bool) -> Keep | str:
+    """The use that is recorded for what is asked for: as long as the policy allows; or why it is refused.
 
-
-_NOTHING = Settled(annotations={}, keeps=())
+    The same words by the same user a moment ago, such as a job's annotation and its copy, are the same use.
+    """
+    now, words = asked.at, (asked.asked, asked.by)
+    if (same := next((x for x in keeps if (x.asked, x.by) == words and now - x.at < _MOMENT), None)) is not None:
+        return same
+    if why := _refusal(keeps, asked.by, policy, now, is_full=is_full):
+        return why
+    longest = asked.until if policy.longest_keep is None else (now + policy.longest_keep).replace(microsecond=0)
+    return msgspec.structs.replace(asked, at=now.replace(microsecond=0), until=min(asked.until, longest))
 
 
 def _refusal(keeps: Sequence[Keep], by: str, policy: Policy, now: datetime, *, is_full: bool) -> str:

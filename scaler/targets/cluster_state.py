@@ -164,17 +164,6 @@ class NoSwitchedObjects:
 def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
     """Indexes of the pod store. Pods without GPUs, or devices that may be some, are only found by their Workload."""
 
-    def by_workload(pod: Pod) -> Iterable[Hashable]:
-        if name := pod.metadata.annotations.get(WORKLOAD_ANNOTATION):
-            yield pod.metadata.namespace, name
-
-    def by_slice(pod: Pod) -> Iterable[Hashable]:
-        if name := pod.metadata.annotations.get(SLICE_ANNOTATION):
-            yield pod.metadata.namespace, name
-
-    def by_owner(pod: Pod) -> Iterable[Hashable]:
-        return (owner.uid for owner in pod.metadata.owner_references)
-
     def with_gpus(pod: Pod) -> Iterable[Hashable]:
         if gpus.may_be_held_by(pod.spec):
             yield pod.metadata.namespace
@@ -185,18 +174,21 @@ def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
         if gpus.may_be_held_by(pod.spec):
             yield from ((pod.metadata.namespace, *each) for each in pod.metadata.labels.items() if is_indexed(each[0]))
 
-    def announced(pod: Pod) -> Iterable[Hashable]:
-        return [True] if SUSPEND_AT in pod.metadata.annotations else ()
-
     return {
-        "workload": by_workload,
-        "slice": by_slice,
-        "owner": by_owner,
+        "workload": lambda pod: _annotated(pod, WORKLOAD_ANNOTATION),
+        "slice": lambda pod: _annotated(pod, SLICE_ANNOTATION),
+        "owner": lambda pod: (owner.uid for owner in pod.metadata.owner_references),
         "job": jobs_named_by,
         "gpus": with_gpus,
         "label": by_label,
-        SUSPEND_AT: announced,
+        SUSPEND_AT: lambda pod: [True] if SUSPEND_AT in pod.metadata.annotations else (),
     }
+
+
+def _annotated(pod: Pod, key: str) -> Iterable[Hashable]:
+    """(namespace, value) of the annotation; nothing where it is empty."""
+    value = pod.metadata.annotations.get(key)
+    return [(pod.metadata.namespace, value)] if value else ()
 
 
 _JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
@@ -226,30 +218,17 @@ def is_indexed(label: str) -> bool:
 
 
 def workload_indexes() -> dict[str, Index[Workload]]:
-    """Indexes by the job that owns it, and by the label of the job's pods in the pod store; remote copies, dispatched
-    ones."""
-
-    def by_owner(workload: Workload) -> Iterable[Hashable]:
-        if key := owner_key(workload):
-            yield key
-
-    def by_job(workload: Workload) -> Iterable[Hashable]:
-        if key := job_key(workload):
-            yield key
-
-    return {"owner": by_owner, "job": by_job, "remote": _by_remote, "dispatched": _by_cluster}
+    """Indexes by the job that owns it, and by the label of the job's pods in the pod store; remote copies, and by
+    namespace those that MultiKueue has dispatched."""
+    return {
+        "owner": lambda workload: filter(None, [owner_key(workload)]),
+        "job": lambda workload: filter(None, [job_key(workload)]),
+        "remote": lambda workload: [_REMOTE] if workload.is_remote_copy else [],
+        "dispatched": lambda workload: [workload.metadata.namespace] if workload.status.cluster_name else [],
+    }
 
 
 _REMOTE = True
-
-
-def _by_remote(workload: Workload) -> Iterable[Hashable]:
-    return [_REMOTE] if workload.is_remote_copy else []
-
-
-def _by_cluster(workload: Workload) -> Iterable[Hashable]:
-    """Its namespace, of one that MultiKueue has dispatched."""
-    return [workload.metadata.namespace] if workload.status.cluster_name else []
 
 
 def job_key(workload: Workload) -> tuple[str, str, str] | None:

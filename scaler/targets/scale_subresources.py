@@ -122,7 +122,9 @@ class ScaleSubresources:
 
     async def _refresh(self, kind: Kind, targets: Iterable[TargetKey], turns: asyncio.Semaphore) -> None:
         """A kind whose API hangs delays only its own targets."""
-        await self._watch(kind)
+        async with self._watching.setdefault(kind, asyncio.Lock()):
+            if kind not in self._reflectors:
+                await self._reflect(kind)
         await asyncio.gather(*(self._read(namespace, target, turns) for namespace, target in targets))
 
     def _is_to_be_read(self, key: TargetKey) -> bool:
@@ -221,11 +223,6 @@ class ScaleSubresources:
         if watched.age > self._max_age.total_seconds():
             return _stale(f"{kind[1]} objects were not heard of for {int(watched.age)} s")
         return None
-
-    async def _watch(self, kind: Kind) -> None:
-        async with self._watching.setdefault(kind, asyncio.Lock()):
-            if kind not in self._reflectors:
-                await self._reflect(kind)
 
     async def _reflect(self, kind: Kind) -> None:
         try:
