@@ -1,12 +1,13 @@
 """A real Chromium for tests, driven by the DevTools protocol over its pipe of WebSocket messages.
 
-    async with Browser.launch(folder) as browser:
+    async with Browser.at(chromium) as browser:
         async with browser.page(width=360, dark=True) as page:
             await page.open("http://127.0.0.1:8080/")
             await page.run("document.title")
 
-Mark tests that use it with `@pytest.mark.chromium` and call `require_chromium()` first: where the program is not
-installed they are skipped with that reason, except in CI, where they fail.
+The fixture `chromium` starts it once, and what one test leaves in it no other sees. Mark tests that use it with
+`@pytest.mark.chromium`: where the program is not installed they are skipped with that reason, except in CI, where they
+fail.
 
 Source: https://chromedevtools.github.io/devtools-protocol
 """
@@ -14,10 +15,11 @@ Source: https://chromedevtools.github.io/devtools-protocol
 import asyncio
 import base64
 import os
-import re
 import shutil
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+import subprocess
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,8 @@ import aiohttp
 import pytest
 
 PROGRAM = "chromium"
-_LIMIT_S = 60.0
+_LIMIT_S = 300.0
+"""Longer than any machine needs; what has ended says so sooner."""
 
 Json = dict[str, Any]
 
@@ -38,9 +41,35 @@ def require_chromium() -> None:
     pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
 
 
+@contextmanager
+def running_chromium(folder: Path) -> Iterator[str]:
+    """The address of its protocol; its profile is in the folder."""
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"]
+    command = [shutil.which(PROGRAM) or PROGRAM, *flags, f"--user-data-dir={folder}", "about:blank"]
+    with (folder / "chromium.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+    try:
+        yield _address(process, folder)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _address(process: "subprocess.Popen[bytes]", folder: Path) -> str:
+    """Where the browser is reached, once it has written that down. Raises: AssertionError with its words."""
+    deadline, file = time.monotonic() + _LIMIT_S, folder / "DevToolsActivePort"
+    while time.monotonic() < deadline and process.poll() is None:
+        if file.exists() and len(lines := file.read_text().splitlines()) == 2:
+            return f"ws://127.0.0.1:{lines[0]}{lines[1]}"
+        time.sleep(0.02)
+    raise AssertionError((folder / "chromium.log").read_text(errors="replace"))
+
+
 class Browser:
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
+        self._context = ""
+        """Its pages share cookies, caches and whatever else a profile has with no others."""
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Json]] = {}
         self._heard: dict[str, Callable[[str, Json], None]] = {}
@@ -48,36 +77,17 @@ class Browser:
 
     @classmethod
     @asynccontextmanager
-    async def launch(cls, folder: Path) -> "AsyncIterator[Browser]":
-        """A browser whose profile is in the folder."""
-        profile = folder / "browser"
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"]
-        process = await asyncio.create_subprocess_exec(
-            shutil.which(PROGRAM) or PROGRAM,
-            *flags,
-            f"--user-data-dir={profile}",
-            "about:blank",
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        assert process.stderr is not None
-        try:
-            async with asyncio.timeout(_LIMIT_S):
-                address = await _address(process.stderr)
-            draining = asyncio.create_task(process.stderr.read())
-            async with (
-                aiohttp.ClientSession() as session,
-                session.ws_connect(address, max_msg_size=0) as socket,
-            ):
-                browser = cls(socket)
-                listening = asyncio.create_task(browser._listen())
-                yield browser
-                listening.cancel()
-                draining.cancel()
-        finally:
-            with suppress(ProcessLookupError):
-                process.terminate()
-            await process.wait()
+    async def at(cls, address: str) -> "AsyncIterator[Browser]":
+        async with (
+            aiohttp.ClientSession() as session,
+            session.ws_connect(address, max_msg_size=0) as socket,
+        ):
+            browser = cls(socket)
+            listening = asyncio.create_task(browser._listen())
+            browser._context = (await browser.call("Target.createBrowserContext"))["browserContextId"]
+            yield browser
+            await browser.call("Target.disposeBrowserContext", browserContextId=browser._context)
+            listening.cancel()
 
     async def _listen(self) -> None:
         async for message in self._socket:
@@ -104,7 +114,8 @@ class Browser:
         self, *, width: int = 1280, height: int = 900, dark: bool = False, script: bool = True
     ) -> "AsyncIterator[Page]":
         """A window of that size; without `script` it runs none."""
-        target = (await self.call("Target.createTarget", url="about:blank"))["targetId"]
+        blank = {"url": "about:blank", "browserContextId": self._context}
+        target = (await self.call("Target.createTarget", **blank))["targetId"]
         session = (await self.call("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
         page = Page(self, session)
         self._heard[session] = page.heard
@@ -120,16 +131,6 @@ class Browser:
         finally:
             del self._heard[session]
             await self.call("Target.closeTarget", targetId=target)
-
-
-async def _address(said: asyncio.StreamReader) -> str:
-    """Where the browser is reached, once it says so. Raises: AssertionError with its words where it ends."""
-    lines = []
-    async for line in said:
-        lines.append(line.decode())
-        if found := re.search(r"DevTools listening on (ws://\S+)", lines[-1]):
-            return found.group(1)
-    raise AssertionError("".join(lines))
 
 
 class Page:

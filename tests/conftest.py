@@ -6,7 +6,7 @@ That this file exists puts its folder on the import path, so that `import promet
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,16 @@ async def cluster(tmp_path: Path) -> "AsyncIterator[SmallCluster]":
 
     async with small_cluster(tmp_path) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a Chromium that all tests of this process share."""
+    from browser import require_chromium, running_chromium
+
+    require_chromium()
+    with running_chromium(tmp_path_factory.mktemp("chromium")) as address:
+        yield address
 
 
 def pytest_configure(config: pytest.Config) -> None:

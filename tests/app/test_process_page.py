@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from browser import Browser, require_chromium
+from browser import Browser
 from prometheus_server import PrometheusServer, require_prometheus, static_scrape
 from running_scaler import fetch, gpus, run_gang, runtime, settings_document
 from small_cluster import NAME, NAMESPACE_NAME, SmallCluster, until
@@ -105,9 +105,8 @@ async def test_prometheus_has_what_was_before_this_process(cluster: SmallCluster
 
 @pytest.mark.chromium
 @pytest.mark.slow
-async def test_the_demo_serves_it(tmp_path: Path) -> None:
+async def test_the_demo_serves_it(chromium: str) -> None:
     """As whoever tries it out sees it, with what it says at its end."""
-    require_chromium()
     program = [sys.executable, "-m", "scaler", "demo", "--serve", "--act", "second", "--json"]
     process = await asyncio.create_subprocess_exec(*program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None
@@ -118,7 +117,7 @@ async def test_the_demo_serves_it(tmp_path: Path) -> None:
                 address = said.decode().partition('"page": "')[2].partition('"')[0]
                 break
         assert address.startswith("http://127.0.0.1:")
-        async with Browser.launch(tmp_path) as browser, browser.page() as page:
+        async with Browser.at(chromium) as browser, browser.page() as page:
             await page.open(address)
             text = await page.run("document.querySelector('main').textContent")
             assert "research/Job/notebook-b1" in text

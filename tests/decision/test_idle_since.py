@@ -317,7 +317,7 @@ async def test_a_history_of_0_1_0_that_was_forged_suspends_nothing_and_keeps_not
 # ---- the law
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(each, marks=pytest.mark.slow) for each in range(4, 12))])
 async def test_no_work_is_ever_after_what_it_is_idle_since_whatever_was_seen(seed: int) -> None:
     """Work, holes, restarts and times without any process, at random: work that nobody saw is never called quiet.
 

@@ -11,7 +11,7 @@ from scaler.decision.evaluation import Evaluator
 from scaler.decision.inputs import DecisionInputs
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(each, marks=pytest.mark.slow) for each in range(2, 5))])
 async def test_a_decision_that_stands_is_the_one_that_would_be_made_now(seed: int) -> None:
     fleet, reasons = RandomFleet(seed, evaluators=2), set[str]()
     lazy, thorough = fleet.evaluators

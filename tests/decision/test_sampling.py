@@ -170,7 +170,7 @@ async def test_a_read_after_empty_ones_reaches_back_too() -> None:
     assert {window.coverage_ratio for window in windows(bench.sampler.history, at(420)).values()} == {1.0}
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(st.floats(0, 240), st.floats(0, 240), st.sampled_from([15, 30, 60]))
 async def test_late_samples_of_one_host_are_read_when_they_arrive(
     delay_s: float, buffered_s: float, tick_s: int

@@ -33,6 +33,7 @@ from scripted_metrics import (
     GR_ENGINE_ACTIVE,
     Distortion,
     Metrics,
+    ScriptedSource,
     during,
     gpu,
     of_device,
@@ -100,21 +101,24 @@ def data() -> Metrics:
 
 @dataclass
 class Scene:
-    """A world and its Prometheus."""
+    """A world and its Prometheus, which is asked over HTTP where that is what goes wrong."""
 
     world: World
     prometheus: ScriptedPrometheus
 
 
 @asynccontextmanager
-async def scene(*, distortions: Sequence[Distortion] = (), patience: timedelta = PATIENT) -> AsyncIterator[Scene]:
+async def scene(
+    *, distortions: Sequence[Distortion] = (), over_http: bool = False, patience: timedelta = PATIENT
+) -> AsyncIterator[Scene]:
     """Identical for equal arguments: everything in it is a function of virtual time."""
     metrics = data()
     metrics.distortions += distortions
     with ScriptedPrometheus(metrics, clock=lambda: built.world.now) as prometheus:
         source = PrometheusSource(PrometheusConfig(url=prometheus.url, timeout=patience, attempts=1))
+        in_memory = ScriptedSource(metrics=metrics, clock=lambda: built.world.now)
         inhabitants = [gang("train", gpus=4), deployment("serve"), deployment("busy")]
-        built = Scene(World(inhabitants, lambda _: source), prometheus)
+        built = Scene(World(inhabitants, lambda _: source if over_http else in_memory), prometheus)
         try:
             yield built
         finally:
@@ -148,6 +152,7 @@ class Trouble:
     """What goes wrong: in the data, or between us and a server while it lasts."""
 
     data: Sequence[Distortion] = ()
+    over_http: bool = False
     begin: Callable[[Scene], None] = lambda _: None
     end: Callable[[Scene], None] = lambda _: None
     each: Callable[[Scene, datetime], None] = lambda *_: None
@@ -186,7 +191,7 @@ async def show_held(
     """Each of `held` is never Inactive while the trouble lasts, Unknown(reason) when it would have been, and Inactive
     from `recovers` after its end on, not a tick earlier. The other targets do not notice."""
     await show_suspension_without_fault(trouble.step)
-    async with scene(distortions=trouble.data, patience=trouble.patience) as troubled:
+    async with scene(distortions=trouble.data, over_http=trouble.over_http, patience=trouble.patience) as troubled:
         world = troubled.world
         if not trouble.from_the_start:
             await answers(world, instants(BEGIN - 2 * TICK, BEGIN))
@@ -225,11 +230,11 @@ def every_request(fault: Fault) -> Trouble:
     def end(scene: Scene) -> None:
         scene.prometheus.fault = None
 
-    return Trouble(begin=begin, end=end)
+    return Trouble(begin=begin, end=end, over_http=True)
 
 
 async def test_prometheus_down() -> None:
-    down = Trouble(begin=lambda s: s.prometheus.go_down(), end=lambda s: s.prometheus.come_up())
+    down = Trouble(over_http=True, begin=lambda s: s.prometheus.go_down(), end=lambda s: s.prometheus.come_up())
     await show_held(down, reason=UnknownReason.SOURCE_UNAVAILABLE, recovers=AT_ONCE)
 
 
@@ -288,7 +293,7 @@ async def test_a_clock_that_differs_by_a_minute(ahead_s: int) -> None:
     def end(scene: Scene) -> None:
         scene.prometheus.ahead = timedelta(0)
 
-    trouble = Trouble(data=[during(BEGIN, END, shifted(ahead_s))], begin=begin, end=end)
+    trouble = Trouble(data=[during(BEGIN, END, shifted(ahead_s))], over_http=True, begin=begin, end=end)
     await show_held(trouble, reason=UnknownReason.CLOCK_SKEW, recovers=AT_ONCE)
 
 
@@ -351,7 +356,7 @@ async def test_blanks_in_place_of_measurements(blank: str) -> None:
 
 
 async def test_nothing_but_blanks() -> None:
-    blanks = Trouble(data=[during(LONG_BEFORE, END, reads(BLANKS["NaN"]))])
+    blanks = Trouble(data=[during(LONG_BEFORE, END, reads(BLANKS["NaN"]))], over_http=True)
     await show_held(blanks, reason=UnknownReason.NO_SAMPLES, recovers=ONCE_COVERED)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from analysis.report.report_builders import BEGIN, WEEKEND, ScriptedReports, facts, two_teams
-from browser import Browser, require_chromium
+from browser import Browser
 from scaler_analysis.document import document
 from scaler_analysis.report.grouping import GroupBy
 from scaler_analysis.report.periods import HOUR, Period
@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.chromium]
 @pytest.fixture
 async def address(tmp_path: Path) -> str:
     """Of a file on a weekend, of which six hours are not known."""
-    require_chromium()
     gap = Period(BEGIN + 6 * HOUR, BEGIN + 12 * HOUR)
     read = [facts(0, two_teams().values, gaps=[gap]), two_teams(1), two_teams(2)]
     samples = await read_fleet(ScriptedReports(), {}, end=WEEKEND.end, span=WEEKEND.length, step=chart_step(WEEKEND))
@@ -31,8 +30,8 @@ async def address(tmp_path: Path) -> str:
     return file.as_uri()
 
 
-async def test_it_fits_a_phone_and_a_desk_in_light_and_dark(address: str, tmp_path: Path) -> None:
-    async with Browser.launch(tmp_path) as browser:
+async def test_it_fits_a_phone_and_a_desk_in_light_and_dark(address: str, chromium: str) -> None:
+    async with Browser.at(chromium) as browser:
         for width, dark, colour in ((360, False, "rgb(245, 246, 248)"), (1280, True, "rgb(15, 19, 23)")):
             async with browser.page(width=width, dark=dark) as page:
                 await page.open(address)
@@ -45,8 +44,8 @@ async def test_it_fits_a_phone_and_a_desk_in_light_and_dark(address: str, tmp_pa
                 assert [url for url, _ in page.statuses] == [address]
 
 
-async def test_it_says_what_is_not_known_where_it_is_not(address: str, tmp_path: Path) -> None:
-    async with Browser.launch(tmp_path) as browser, browser.page(script=False) as page:
+async def test_it_says_what_is_not_known_where_it_is_not(address: str, chromium: str) -> None:
+    async with Browser.at(chromium) as browser, browser.page(script=False) as page:
         await page.open(address)
         text = await page.run("document.querySelector('main').innerText")
         assert "Nothing is known of 6h" in text
@@ -57,8 +56,8 @@ async def test_it_says_what_is_not_known_where_it_is_not(address: str, tmp_path:
         assert gap[0] == f"{100 * 6 / 72:.3f}%"
 
 
-async def test_it_is_printed_as_light_whatever_the_screen_is(address: str, tmp_path: Path) -> None:
-    async with Browser.launch(tmp_path) as browser, browser.page(dark=True) as page:
+async def test_it_is_printed_as_light_whatever_the_screen_is(address: str, chromium: str) -> None:
+    async with Browser.at(chromium) as browser, browser.page(dark=True) as page:
         await page.open(address)
         dark = {"name": "prefers-color-scheme", "value": "dark"}
         await page.call("Emulation.setEmulatedMedia", media="print", features=[dark])

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from browser import Browser, require_chromium
+from browser import Browser
 from scaler_analysis.simulation.report.drawing import HEIGHT, LEFT, WIDTH, plot_of
 from scaler_analysis.simulation.report.files import html_of, write_csv
 
@@ -162,11 +162,10 @@ def test_each_floor_has_a_line_of_its_own():
 
 @pytest.mark.chromium
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
-async def test_a_browser_shows_it_without_complaint_in_any_width(tmp_path, width, dark):
-    require_chromium()
+async def test_a_browser_shows_it_without_complaint_in_any_width(chromium, tmp_path, width, dark):
     path = tmp_path / "report.html"
     path.write_text(_html_of(answer()), encoding="utf-8")
-    async with Browser.launch(tmp_path) as browser, browser.page(width=width, dark=dark, script=False) as page:
+    async with Browser.at(chromium) as browser, browser.page(width=width, dark=dark, script=False) as page:
         await page.open(path.as_uri())
         assert page.complaints == []
         size = await page.call("Page.getLayoutMetrics")
@@ -175,11 +174,10 @@ async def test_a_browser_shows_it_without_complaint_in_any_width(tmp_path, width
 
 
 @pytest.mark.chromium
-async def test_in_print_it_is_dark_on_white_whatever_the_screen_is(tmp_path):
-    require_chromium()
+async def test_in_print_it_is_dark_on_white_whatever_the_screen_is(chromium, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(_html_of(answer()), encoding="utf-8")
-    async with Browser.launch(tmp_path) as browser, browser.page(dark=True) as page:
+    async with Browser.at(chromium) as browser, browser.page(dark=True) as page:
         await page.open(path.as_uri())
         colours = "[getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
         assert await page.run(colours) == ["rgb(15, 19, 23)", "rgb(231, 234, 238)"]

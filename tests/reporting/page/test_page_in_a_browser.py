@@ -4,12 +4,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, Json, Page, require_chromium
+from browser import Browser, Json, Page
 from builders import at
 from page_builders import NOT_NEEDED, QUIET, PageSite, line
 from reporting.page.test_page import site
@@ -35,19 +36,16 @@ PATHS = (
 LONG = "a-name-without-any-place-to-break-it-that-goes-on-and-on-for-as-long-as-kubernetes-allows" * 2
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _chromium() -> None:
-    require_chromium()
-
-
 @asynccontextmanager
-async def watched(folder: Path, one: PageSite | None = None) -> AsyncIterator[tuple[Browser, str, PageSite]]:
+async def watched(chromium: str, one: PageSite | None = None) -> AsyncIterator[tuple[Browser, str, PageSite]]:
+    """A browser, and a site whose pages ask for what has changed every second."""
     one = one or site()
-    async with one.serving() as url, Browser.launch(folder) as browser:
+    one.page.interval = timedelta(seconds=3)
+    async with one.serving() as url, Browser.at(chromium) as browser:
         yield browser, url, one
 
 
-async def settles(check: Any, seconds: float = 20.0) -> None:
+async def settles(check: Any, seconds: float = 120.0) -> None:
     """Returns once it is true. Raises: TimeoutError."""
     async with asyncio.timeout(seconds):
         while not await check():  # noqa: ASYNC110
@@ -57,11 +55,11 @@ async def settles(check: Any, seconds: float = 20.0) -> None:
 # ------------------------------------------------------------------------------------------------------------- layout
 
 
-async def test_every_page_fits_a_phone_and_a_desk_in_light_and_dark_without_a_complaint(tmp_path: Path) -> None:
+async def test_every_page_fits_a_phone_and_a_desk_in_light_and_dark_without_a_complaint(chromium: str) -> None:
     one = site()
     one.workload("team-a", LONG[:63], NOT_NEEDED, idle_since=at(-3000), owner=LONG, history=[line(-60, "Idle", LONG)])
     one.policy(LONG[:60], selector={"kinds": [LONG]}, status={"problems": [LONG]})
-    async with watched(tmp_path, one) as (browser, url, _):
+    async with watched(chromium, one) as (browser, url, _):
         for path in (*PATHS, f"/workloads/team-a/{LONG[:63]}", f"/policies/{LONG[:60]}"):
             for width, dark in ((360, False), (1280, True)):
                 async with browser.page(width=width, dark=dark) as page:
@@ -78,8 +76,8 @@ async def is_live(page: Page) -> bool:
     return bool(await page.run("document.querySelector('#live span').textContent === 'Live'"))
 
 
-async def test_dark_and_light_differ_and_charts_are_drawn_in_their_colours(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, _):
+async def test_dark_and_light_differ_and_charts_are_drawn_in_their_colours(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, _):
         seen = {}
         for dark in (False, True):
             async with browser.page(dark=dark) as page:
@@ -97,8 +95,8 @@ async def test_dark_and_light_differ_and_charts_are_drawn_in_their_colours(tmp_p
 # --------------------------------------------------------------------------------------------------------------- live
 
 
-async def test_it_shows_what_changes_and_leaves_alone_what_the_reader_does(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, one), browser.page() as page:
+async def test_it_shows_what_changes_and_leaves_alone_what_the_reader_does(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, one), browser.page() as page:
         await page.open(url + "/")
         await settles(lambda: is_live(page))
         await page.run("document.getElementById('fleet table').open = true")
@@ -115,8 +113,8 @@ async def test_it_shows_what_changes_and_leaves_alone_what_the_reader_does(tmp_p
         assert page.complaints == []
 
 
-async def test_what_changed_while_it_was_loaded_is_not_missed(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, one), browser.page() as page:
+async def test_what_changed_while_it_was_loaded_is_not_missed(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, one), browser.page() as page:
         changed: list[str] = []
         fetched = page.heard
 
@@ -137,39 +135,53 @@ async def test_what_changed_while_it_was_loaded_is_not_missed(tmp_path: Path) ->
         await settles(is_there)
 
 
-async def test_updates_can_be_paused(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, one), browser.page() as page:
+async def test_updates_can_be_paused(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, one), browser.page() as page:
+        turns = "window.turns = []; window.setInterval = (turn) => window.turns.push(turn);"
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=turns)
         await page.open(url + "/")
 
         async def has_updated_at_once() -> bool:
             return len(page.of(f"{url}/")) == 2
+
+        async def is_there() -> bool:
+            return bool(await page.run("document.querySelector('main').textContent.includes('newcomer')"))
 
         await settles(has_updated_at_once)
         await page.run("document.querySelector('#live button').click()")
         assert await page.run("document.getElementById('live').textContent") == "PausedResume updates"
         one.workload("team-c", "newcomer", NOT_NEEDED, idle_since=at(-3000))
         one.publish()
-        asked = len(page.of(f"{url}/"))
-        await asyncio.sleep(6)
-        assert len(page.of(f"{url}/")) == asked
-        assert not await page.run("document.querySelector('main').textContent.includes('newcomer')")
+        time_passes = "Promise.all(turns.map((turn) => turn())).then((each) => each.length)"
+        assert await page.run(time_passes) == 2
+        assert not await is_there()
+        assert await has_updated_at_once()
+        await page.run("document.querySelector('#live button').click()")
+
+        async def is_there_in_time() -> bool:
+            await page.run(time_passes)
+            return await is_there()
+
+        await settles(is_there_in_time)
 
 
-async def test_while_nothing_changes_nothing_is_sent_again(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, _), browser.page() as page:
+async def test_while_nothing_changes_nothing_is_sent_again(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, _), browser.page() as page:
         await page.open(url + "/workloads")
         await page.run("document.querySelector('main section, main table').dataset.mine = 'kept'")
 
         async def asked_again() -> bool:
             return page.wire.count(304) >= 2
 
-        await settles(asked_again, 30)
+        await settles(asked_again)
         assert await page.run("document.querySelector('[data-mine]') !== null")
 
 
-async def test_where_the_scaler_is_gone_the_page_stays_and_says_so(tmp_path: Path) -> None:
-    async with Browser.launch(tmp_path) as browser, browser.page() as page:
-        async with site().serving() as url:
+async def test_where_the_scaler_is_gone_the_page_stays_and_says_so(chromium: str) -> None:
+    one = site()
+    one.page.interval = timedelta(seconds=3)
+    async with Browser.at(chromium) as browser, browser.page() as page:
+        async with one.serving() as url:
             await page.open(url + "/")
             await settles(lambda: is_live(page))
 
@@ -180,8 +192,8 @@ async def test_where_the_scaler_is_gone_the_page_stays_and_says_so(tmp_path: Pat
         assert await page.run("document.querySelector('h1').textContent") == "Idle GPUs"
 
 
-async def test_it_works_without_a_script(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, _), browser.page(width=360, script=False) as page:
+async def test_it_works_without_a_script(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, _), browser.page(width=360, script=False) as page:
         await page.open(url + "/?namespace=team-a")
         nodes = await page.accessible()
         names = {each["name"]["value"] for each in nodes if each.get("name")}
@@ -190,12 +202,12 @@ async def test_it_works_without_a_script(tmp_path: Path) -> None:
         assert page.complaints == []
 
 
-async def test_what_tenants_write_does_not_run(tmp_path: Path) -> None:
+async def test_what_tenants_write_does_not_run(chromium: str) -> None:
     evil = "<img src=x onerror=\"document.title='stolen'\"><script>document.title='stolen'</script>"
     one = PageSite()
     one.workload("team", "one", QUIET, idle_since=at(-1500), owner=evil, history=[line(-60, evil, evil, evil, by=evil)])
     one.policy("all", mode=evil, status={"problems": [evil]})
-    async with watched(tmp_path, one) as (browser, url, _):
+    async with watched(chromium, one) as (browser, url, _):
         for path in ("/", "/workloads/team/one", "/policies/all"):
             async with browser.page() as page:
                 await page.open(url + path)
@@ -223,8 +235,8 @@ async def complains(page: Page) -> bool:
 # ------------------------------------------------------------------------------------------------------ accessibility
 
 
-async def test_the_keyboard_reaches_everything_in_order_and_begins_with_a_way_to_the_content(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, _), browser.page() as page:
+async def test_the_keyboard_reaches_everything_in_order_and_begins_with_a_way_to_the_content(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, _), browser.page() as page:
         await page.open(url + "/")
         await settles(lambda: is_live(page))
         expected = await page.run(
@@ -242,8 +254,8 @@ async def test_the_keyboard_reaches_everything_in_order_and_begins_with_a_way_to
         assert reached[1:4] == ["idle-gpu-scaler", "Overview", "Workloads"]
 
 
-async def test_a_screen_reader_finds_landmarks_headings_and_names(tmp_path: Path) -> None:
-    async with watched(tmp_path) as (browser, url, _):
+async def test_a_screen_reader_finds_landmarks_headings_and_names(chromium: str) -> None:
+    async with watched(chromium) as (browser, url, _):
         for path in PATHS:
             async with browser.page() as page:
                 await page.open(url + path)
