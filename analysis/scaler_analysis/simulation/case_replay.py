@@ -3,41 +3,40 @@
 Looking at every workload at every tick would take days of a month of recording. So each has a time before which its
 answer cannot be another one, and is looked at when that has come:
 
-| the answer is …                       | it stays so                                                                 |
+| the answer is …                       | it is looked at                                                             |
 |---------------------------------------|-----------------------------------------------------------------------------|
-| 1, warming up, or not long enough     | until its warm-up and its window have passed                                |
-| 1, kept, excluded or outside hours    | until that ends                                                             |
-| 1, busy on all signals                | until the work of one of them has left the window                           |
-| unknown, or busy on some signals      | the same, while samples of all others come without a hole, or none come      |
-| 0                                     | until work is seen, or a time of `wakeAt`                                   |
-| any other                             | until the next tick                                                         |
+| 1, warming up, or not long enough     | when its warm-up and its window have passed                                 |
+| 1, kept, excluded or outside hours    | when that ends                                                              |
+| 1, busy on all signals                | when the work of one of them has left the window                            |
+| 0                                     | when work is seen, or at a time of `wakeAt`                                 |
+| any other                             | at the next tick                                                            |
 
-The time of work moves on while it waits; it is asked again when its time has come, and only then is it judged.
+The time of work moves on while it waits; it is asked again when its time has come. All that are looked at in one tick
+are judged together, and decided again as in production: where their GPUs show something else (`GpuVerdicts.compared`),
+or an instant has come that the last decision has named.
 
 What is not in a recording is taken as follows: a plan always waits for what is reclaimed on pressure, a warning is
 delivered when it is given, a hook ends at once, and no budget is spent. Mode observe is taken for enforce.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from math import inf
 
-import numpy as np
-
 from scaler.decision.decision import Decision, Quiet, valid_warning
 from scaler.decision.gates import decide
 from scaler.decision.reasons import DecisionReason, row_of
 from scaler.idleness.hours import following, next_change
-from scaler.idleness.pods import GpuPod, PodPhase, judge
+from scaler.idleness.pods import GpuPod, PodPhase, judge, judged_by, look
 from scaler.idleness.policy import EnforcementMode, Policy, Trust
-from scaler.idleness.verdict import Unknown, judged_length
+from scaler.idleness.verdict import Unknown, WorkloadVerdict, judged_length
 from scaler.targets.target_state import Phase, TargetState
+from scaler_analysis.simulation.certain_work import CertainWork, ReplayedPolicy
 from scaler_analysis.simulation.feed import FedSamples, SampleFeed
 from scaler_analysis.simulation.outcome import CaseOutcome
 from scaler_analysis.simulation.recordings.recorded import RecordedPod, RecordedWorkload
-from scaler_analysis.simulation.standing import NOT_STANDING, ReplayedPolicy, StandingVerdict, StandingVerdicts
 from scaler_analysis.simulation.suspended import SuspendedWorkloads
 
 
@@ -64,10 +63,11 @@ class _Running:
     """Since when it is quiet, as its last decision knew."""
     unknown_since_s: float = inf
     unknown_reason: str = ""
-    watches: int = 0
-    """Which samples make it due before its time."""
-    standing: StandingVerdict = NOT_STANDING
-    """How long its last answer stands."""
+    shown: object = None
+    """What its GPUs showed when it was decided last."""
+    holds_until: datetime | None = None
+    """The next instant at which that decision may be another one though they show the same; None where there is none.
+    """
 
     @property
     def lead_s(self) -> float:
@@ -97,18 +97,12 @@ class CaseReplay:
         tick_s: float,
     ) -> None:
         self._feed, self._outcome, self._trust, self._tick_s = feed, outcome, trust, tick_s
-        self._evidence = StandingVerdicts(feed, trust)
-        self._suspended = SuspendedWorkloads(workloads, len(feed.lasts), outcome)
-        self._watched = np.full(len(feed.lasts), _NOTHING, np.uint8)
-        """What of each series makes its workload due."""
-        self._sharing: dict[int, list[int]] = {}
-        """The workloads one of whose GPUs a series of another pod is about, by that series."""
+        self._certain_work = CertainWork(feed, trust)
+        self._suspended = SuspendedWorkloads(workloads, len(feed.firsts), outcome)
         self._due: list[tuple[float, int]] = []
         self._running: dict[int, _Running] = {}
         for position, (workload, policy) in enumerate(zip(workloads, policies, strict=True)):
             if policy is not None:
-                for series in (n for each in workload.pods for n in each.series_of_others):
-                    self._sharing.setdefault(series, []).append(position)
                 by = ReplayedPolicy(
                     floor=policy.active_above_ratio,
                     window_s=judged_length(policy=policy, trust=trust).total_seconds(),
@@ -128,37 +122,28 @@ class CaseReplay:
         ready = (each.ready_s(0.0) - each.lead_s for each in self._running.values())
         return min(ready, default=inf)
 
-    @property
-    def is_watching(self) -> bool:
-        """Whether a sample may change an answer before anything is due."""
-        return bool(self._watched.any())
-
-    def take(self, fed: Sequence[FedSamples], now_s: float) -> None:
+    def take(self, fed: Sequence[FedSamples]) -> None:
         for position, at_s in self._suspended.returned(fed):
             self._come_back(self._running[position], at_s)
-        for each in fed if self.is_watching else ():
-            watched = self._watched[each.series]
-            is_work = np.logical_or.reduce([*each.is_active.values()])
-            is_sign = each.is_after_hole & (watched != _NOTHING) | is_work & (watched == _ANY_SIGN)
-            for series in each.series[is_sign].tolist():
-                self._noticed(self._suspended.workload_of(series), now_s)
-            for series in each.series[each.is_after_hole].tolist() if self._sharing else ():
-                for position in self._sharing.get(series, ()):
-                    self._noticed(position, now_s)
-
-    def _noticed(self, position: int, now_s: float) -> None:
-        running = self._running.get(position)
-        if running is not None and running.watches != _NOTHING:
-            self._watch(running, _NOTHING)
-            self._look_at(running, now_s, now_s)
 
     def tick(self, now_s: float) -> None:
-        while self._due and self._due[0][0] <= now_s:
-            due_s, position = heappop(self._due)
-            running = self._running[position]
-            if due_s == running.due_s:
-                running.due_s = inf
-                self._look(running, now_s)
+        looked_at = [(running, pods) for running in self._take_due(now_s) if (pods := self._judgeable(running, now_s))]
+        if not looked_at:
+            return
+        now, history, trust = datetime.fromtimestamp(now_s, UTC), self._feed.history, self._trust
+        asked = [(running, pods, _gpu_pods(running, pods)) for running, pods in looked_at]
+        found = look([(each, running.policy) for running, _, each in asked], history, trust=trust, end=now)
+        compared = {by: verdicts.compared() for by, verdicts in found.items()}
+        for running, pods, gpu_pods in asked:
+            by = judged_by(running.policy, trust)
+            rows = [row for each in pods for row in history.rows_of(each.namespace, each.name)]
+            shown = pods, compared[by][[found[by].positions[row] for row in rows]].tolist()
+            if shown == running.shown and (running.holds_until is None or now < running.holds_until):
+                self._look_at(running, now_s + self._tick_s, now_s)
+            else:
+                running.shown = shown
+                verdict = judge(gpu_pods, history, policy=running.policy, trust=trust, end=now, found=found[by])
+                self._decide(running, pods, verdict, now)
 
     def finish(self) -> None:
         self._suspended.finish()
@@ -175,47 +160,53 @@ class CaseReplay:
             heappush(self._due, (at_s, running.position))
 
     def _come_back(self, running: _Running, at_s: float) -> None:
-        running.came_back_s, running.warned_at, running.due_s = at_s, None, inf
+        running.came_back_s, running.warned_at, running.shown, running.due_s = at_s, None, None, inf
         self._look_at(running, running.ready_s(at_s) - running.lead_s, at_s)
 
-    def _look(self, running: _Running, now_s: float) -> None:
+    def _take_due(self, now_s: float) -> Iterator[_Running]:
+        while self._due and self._due[0][0] <= now_s:
+            due_s, position = heappop(self._due)
+            running = self._running[position]
+            if due_s == running.due_s:
+                running.due_s = inf
+                yield running
+
+    def _judgeable(self, running: _Running, now_s: float) -> list[RecordedPod]:
+        """Its pods, where its answer cannot be told without judging them."""
         if running.position in self._suspended:
             self._wake(running, now_s)
-            return
+            return []
         pods = running.workload.pods_at(now_s)
         if not pods:
             self._is_known(running, now_s)
             self._look_at(running, inf, now_s)
-            return
+            return []
         ready_s = running.ready_s(running.since_s(pods))
-        busy_until_s = self._evidence.busy_until_s(pods, running.judged_by, now_s)
+        busy_until_s = self._certain_work.until_s(pods, running.judged_by, now_s)
         if (early_s := max(ready_s, busy_until_s) - running.lead_s) > now_s:
             self._is_known(running, now_s)
-            self._watch(running, _HOLES if any(len(each.devices) > each.gpus for each in pods) else _NOTHING)
+            running.shown = None
             self._look_at(running, early_s, now_s)
-        elif running.watches == _ANY_SIGN and self._evidence.still_stands(running.standing, now_s):
-            self._look_at(running, self._evidence.due_s(running.standing), now_s)
-        else:
-            self._judge(running, pods, now_s)
+            return []
+        return pods
 
-    def _judge(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:
-        self._watch(running, _NOTHING)
-        decision = self._decided(running, pods, now_s)
+    def _decide(self, running: _Running, pods: Sequence[RecordedPod], verdict: WorkloadVerdict, now: datetime) -> None:
+        decision, now_s = self._decided(running, pods, verdict, now), now.timestamp()
         match decision.answer:
             case Unknown(reason=reason):
                 self._is_unknown(running, now_s, str(reason))
-                self._keep_watch(running, pods, decision, now_s)
+                self._look_at(running, now_s + self._tick_s, now_s)
             case answer if row_of(answer.reason).frees:
                 self._is_known(running, now_s)
                 self._suspend(running, pods, now_s)
             case answer:
                 self._is_known(running, now_s)
-                self._look_again(running, pods, decision, now_s)
+                self._look_again(running, decision, now_s)
 
-    def _decided(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> Decision:
-        now, policy = datetime.fromtimestamp(now_s, UTC), running.policy
-        came_back = [_pod(each, max(each.start_s, running.came_back_s)) for each in pods]
-        verdict = judge(came_back, self._feed.history, policy=policy, trust=self._trust, end=now)
+    def _decided(
+        self, running: _Running, pods: Sequence[RecordedPod], verdict: WorkloadVerdict, now: datetime
+    ) -> Decision:
+        policy = running.policy
         target = TargetState(
             desired_replicas=1,
             phase=Phase.RUNNING,
@@ -227,8 +218,10 @@ class CaseReplay:
         )
         decision = decide(target, verdict, policy=policy, now=now, quiet=running.quiet)
         running.quiet = decision.quiet_until(now)
+        # Nobody reads its words, so it is no other one where only these tell a time.
+        running.holds_until = decision.holds_until(verdict.verdict if isinstance(verdict.verdict, Unknown) else None)
         if policy.warning is not None and decision.warning_at is not None and decision.warning_at <= now:
-            running.warned_at = valid_warning(decision, running.warned_at) or now
+            running.warned_at, running.shown = valid_warning(decision, running.warned_at) or now, None
         return decision
 
     def _suspend(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:
@@ -247,7 +240,7 @@ class CaseReplay:
             self._suspended.end(running.position, running.judged_by.floor, at_s=now_s, has_returned=False)
             self._come_back(running, now_s)
 
-    def _look_again(self, running: _Running, pods: Sequence[RecordedPod], decision: Decision, now_s: float) -> None:
+    def _look_again(self, running: _Running, decision: Decision, now_s: float) -> None:
         """When an answer of 1 may be another one."""
         policy, ends = running.policy, None
         match decision.answer.reason:
@@ -255,26 +248,7 @@ class CaseReplay:
                 ends = max(each for each in (policy.keep_until, policy.exclude_until) if each is not None)
             case DecisionReason.OUTSIDE_HOURS:
                 ends = next_change(policy.allowed_during, decision.decided_at)
-            case DecisionReason.GPUS_BUSY if policy.warning is None:
-                self._keep_watch(running, pods, decision, now_s)
-                return
         self._look_at(running, now_s + self._tick_s if ends is None else ends.timestamp(), now_s)
-
-    def _keep_watch(self, running: _Running, pods: Sequence[RecordedPod], decision: Decision, now_s: float) -> None:
-        """Let the answer stand until a sample or a hole may change it, where that can be told; else for a tick."""
-        changes = [each for each in running.workload.changes if each > now_s]
-        standing = self._evidence.standing(pods, running.judged_by, decision.verdict, now_s)
-        if standing is None:
-            self._look_at(running, now_s + self._tick_s, now_s)
-            return
-        running.standing = standing._replace(until_s=min([standing.until_s, *changes]))
-        self._watch(running, _ANY_SIGN)
-        self._look_at(running, self._evidence.due_s(running.standing), now_s)
-
-    def _watch(self, running: _Running, signs: int) -> None:
-        if running.watches != signs:
-            running.watches = signs
-            self._watched[list(running.workload.series)] = signs
 
     # ---- time without an answer
 
@@ -290,15 +264,14 @@ class CaseReplay:
             running.unknown_reason = ""
 
 
-_NOTHING, _HOLES, _ANY_SIGN = range(3)
-"""No sample; one before which others were missed; work as well."""
-
-
-def _pod(pod: RecordedPod, running_since_s: float) -> GpuPod:
-    return GpuPod(
-        namespace=pod.namespace,
-        name=pod.name,
-        phase=PodPhase.RUNNING,
-        gpus=pod.gpus,
-        running_since=datetime.fromtimestamp(running_since_s, UTC),
-    )
+def _gpu_pods(running: _Running, pods: Sequence[RecordedPod]) -> list[GpuPod]:
+    return [
+        GpuPod(
+            namespace=each.namespace,
+            name=each.name,
+            phase=PodPhase.RUNNING,
+            gpus=each.gpus,
+            running_since=datetime.fromtimestamp(max(each.start_s, running.came_back_s), UTC),
+        )
+        for each in pods
+    ]

@@ -1,7 +1,7 @@
 """Gives the samples of a recording to the history that decisions look at, up to an instant at a time.
 
-Beside the history it knows of every series what tells that a verdict cannot have changed, so that most of the time
-nobody has to look: when its last work was seen, whether its samples came without a hole, and when the next one is due.
+Beside the history it knows when the last work of every series was seen: while that is in the window of all signals of a
+GPU, nobody has to look.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scaler.idleness.gpu import Signal, Unit
 from scaler.idleness.history import DeviceHistory, History
 from scaler.idleness.policy import Trust
-from scaler.idleness.window import JITTER, STEPS, are_fractions, as_stored
+from scaler.idleness.window import as_stored
 from scaler_analysis.simulation.recordings.recorded import SeriesSpan
-from scaler_analysis.simulation.recordings.recording import RecordedSamples, time_before
+from scaler_analysis.simulation.recordings.recording import RecordedSamples
 
 _FORGET_EVERY_S = 3600.0
 
@@ -29,8 +29,6 @@ class FedSamples(NamedTuple):
     at_s: NDArray[np.float64]
     is_active: Mapping[float, NDArray[np.bool_]]
     """Whether each is work, by floor."""
-    is_after_hole: NDArray[np.bool_]
-    """Whether collections were missed before it, or it may be misread; true of the first one."""
 
 
 class SampleFeed:
@@ -50,8 +48,6 @@ class SampleFeed:
         self.history = History(signals=[*self._signals.values()], interval=trust.interval, span=span)
         self._steps, self.series = steps, series
         self._interval_s = trust.interval.total_seconds()
-        self.long_gap_s = (trust.max_gap_intervals + 2) * self._interval_s
-        """The time between two samples from which on the hole between them is not tolerated in any window."""
         self._kept = span + 2 * trust.interval
         self._parts: dict[str, _Part] = {}
         self._read_until_s = -np.inf
@@ -68,14 +64,6 @@ class SampleFeed:
         """The first sample of each series, also of those to come."""
         self.finals = np.array([each.last_s for each in series])
         """The last sample of all, of each series."""
-        self.lasts = np.full(len(series), -np.inf)
-        """The newest sample of each series."""
-        self.holes = np.full(len(series), -np.inf)
-        """The newest sample of each series before which collections were missed."""
-        self.long_gaps = np.full(len(series), -np.inf)
-        """The newest sample of each series before which more of them were missed than is tolerated."""
-        self.fractions = np.full(len(series), -np.inf)
-        """The newest sample of each series in percent that is no more than a fraction of one."""
 
     def advance(self, until_s: float) -> Iterator[FedSamples]:
         """Give it all samples up to that instant, which is included."""
@@ -96,21 +84,8 @@ class SampleFeed:
             self._read_until_s = np.inf
             return False
         self._read_until_s, samples = found
-        self._parts = {name: _Part(each, self._apart(each)) for name, each in samples.items() if name in self._signals}
+        self._parts = {name: _Part(each) for name, each in samples.items() if name in self._signals}
         return True
-
-    def _apart(self, samples: RecordedSamples) -> NDArray[np.float64]:
-        """How long before each sample the one before it of its series was, in seconds; inf for the first one."""
-        order = np.lexsort((samples.at_s, samples.series))
-        series, at_s = samples.series[order], samples.at_s[order]
-        apart = np.empty(len(order))
-        apart[order] = at_s - time_before(series, at_s, self.lasts.copy())
-        return apart
-
-    @property
-    def longest_step_s(self) -> float:
-        """The time between two samples from which on a collection may count as missed."""
-        return (2 - JITTER - 2 / STEPS) * self._interval_s
 
     def _give(self, signal: Signal, part: "_Part", end: int) -> FedSamples:
         some = slice(part.begin, end)
@@ -130,15 +105,7 @@ class SampleFeed:
         # Of several samples of a series the last one stays, and they are in the order of time.
         for floor, active in is_active.items():
             self.work_ends[floor][series[active]] = ends[active]
-        self.lasts[series] = at_s
-        is_after_hole = part.apart[some] > self.longest_step_s
-        if is_after_hole.any():
-            self.holes[series[is_after_hole]] = at_s[is_after_hole]
-            is_after_gap = part.apart[some] > self.long_gap_s
-            self.long_gaps[series[is_after_gap]] = at_s[is_after_gap]
-        is_fraction = self._is_percent[series] & are_fractions(ratios, or_one=True)
-        self.fractions[series[is_fraction]] = at_s[is_fraction]
-        return FedSamples(series, at_s, is_active, is_after_hole | is_fraction)
+        return FedSamples(series, at_s, is_active)
 
     def _forget(self, now_s: float) -> None:
         if now_s < self._forgotten_at_s + _FORGET_EVERY_S:
@@ -154,9 +121,8 @@ class SampleFeed:
 class _Part:
     """What is left of a step, of one signal."""
 
-    def __init__(self, samples: RecordedSamples, apart: NDArray[np.float64]) -> None:
+    def __init__(self, samples: RecordedSamples) -> None:
         self.samples = samples
-        self.apart = apart
         self.begin = 0
 
     def until(self, at_s: float) -> int:

@@ -64,8 +64,6 @@ RULES = (
 class RuleReplay:
     """One rule, with the interface of CaseReplay."""
 
-    is_watching = False
-
     def __init__(
         self,
         rule: PublishedRule,
@@ -80,7 +78,7 @@ class RuleReplay:
     ) -> None:
         self._rule, self._workloads, self._feed = rule, workloads, feed
         self._signal, self._floor, self._interval_s = signal, floor, interval_s
-        self._suspended = SuspendedWorkloads(workloads, len(feed.lasts), outcome)
+        self._suspended = SuspendedWorkloads(workloads, len(feed.firsts), outcome)
         series = [
             (n, position)
             for position, workload in enumerate(workloads)
@@ -99,7 +97,7 @@ class RuleReplay:
     def shortest_s(self) -> float:
         return self._interval_s
 
-    def take(self, fed: Sequence[FedSamples], now_s: float) -> None:  # noqa: ARG002
+    def take(self, fed: Sequence[FedSamples]) -> None:
         for position, at_s in self._suspended.returned(fed):
             self._came_back[position], self._is_suspended[position] = at_s, False
 

@@ -52,9 +52,7 @@ class _Case(Protocol):
     def next_due_s(self) -> float: ...
     @property
     def shortest_s(self) -> float: ...
-    @property
-    def is_watching(self) -> bool: ...
-    def take(self, fed: Sequence[FedSamples], now_s: float) -> None: ...
+    def take(self, fed: Sequence[FedSamples]) -> None: ...
     def tick(self, now_s: float) -> None: ...
     def finish(self) -> None: ...
 
@@ -117,7 +115,7 @@ def replay(
     for now_s in _ticks(running, recording.begin_s, recording.end_s, tick_s):
         fed = [*feed.advance(now_s)]
         for each in running:
-            each.take(fed, now_s)
+            each.take(fed)
             each.tick(now_s)
         progress((now_s - recording.begin_s) / max(1.0, recording.end_s - recording.begin_s))
     for each in running:
@@ -154,9 +152,6 @@ def _ticks(cases: Sequence[_Case], begin_s: float, end_s: float, tick_s: float) 
     number, last = ceil(begin_s / tick_s), ceil(end_s / tick_s)
     while number < last:
         yield number * tick_s
-        if any(each.is_watching for each in cases):
-            number += 1
-            continue
         due_s = min([each.next_due_s for each in cases], default=inf)
         steps = longest if due_s == inf else ceil(due_s / tick_s) - number
         number = min(last, number + max(1, min(steps, longest)))

@@ -215,6 +215,35 @@ def test_such_a_percentage_is_noticed_while_another_gpu_is_in_doubt(tmp_path):
 # ---- against deciding at every tick
 
 
+@pytest.mark.parametrize(
+    ("series", "reason"),
+    [
+        (
+            [
+                Sampled(pod="p", gpu="g", samples=spans((90, 0.5))),
+                Sampled(pod="q", gpu="g", samples=spans((20, 0.5), start=2400.0)),
+            ],
+            UnknownReason.SHARED_GPU,
+        ),
+        (
+            [
+                Sampled(pod="p", gpu="a", samples=spans((90, 0.5))),
+                Sampled(pod="p", gpu="b", samples=spans((20, 0.5), start=2400.0)),
+            ],
+            UnknownReason.UNEXPECTED_GPUS,
+        ),
+    ],
+    ids=["another pod shows its GPU", "more GPUs report than it requests"],
+)
+def test_what_works_is_doubted_as_soon_as_that_begins_and_until_it_has_left_the_window(tmp_path, series, reason):
+    recording = recorded(tmp_path, series, dict.fromkeys("pq", PodFacts(gpus=1)))
+    policy = Policy(idle_after=timedelta(minutes=10), warm_up=timedelta(0))
+    case, _ = outcome(recording, policy)
+    expected = decided_at_every_tick(recording, policy).unknown
+    assert {*expected} == {str(reason)}
+    assert sum(each.unknown for each in case.by_workload.values()) == pytest.approx(expected[str(reason)])
+
+
 def series_of(chance: Random, pod: str, gpu: str, signal: Signal, *, start: float) -> Sampled:
     """Some minutes at each level, or without samples; collected with an offset of its own, now and then late."""
     offset, samples, at = chance.uniform(0, 29), [], start
