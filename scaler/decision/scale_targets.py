@@ -140,17 +140,17 @@ class ScaleTargets:
         when_free = when_free_request(scaled_object.metadata.annotations, where=where)
         target = self.cluster.situation(scalable, wake=wake, when_free=when_free, at=at)
         history = scalable.status.history
-        annotated = [
-            (f"{resource.kind} {metadata.name}", metadata.annotations)
-            for resource, metadata in self.cluster.annotated_objects(scalable)
-            if metadata.annotations
-        ]
+        annotated = {f"ScalableWorkload {scalable.metadata.name}": scalable.metadata.annotations}
+        if (workload := target.workload) is not None:
+            annotated[f"{workload.resource.kind} {workload.name}"] = workload.annotations
         set_back = set_back_of(lines_of(each for each in history if b'"times"' in bytes(each)))
         grant = grant_of(scalable) if target.grant else None
         return ScaleTarget(
             state=_since_asked(replace(state_of(target), set_back=set_back), lambda: lines_of(history)),
             pods=target.pods,
-            annotations=tuple((where, keep_overrides(found, where=where)) for where, found in annotated),
+            annotations=tuple(
+                (where, keep_overrides(found, where=where)) for where, found in annotated.items() if found
+            ),
             until=None if grant is None else grant.expires_at,
             remote=target.remote if isinstance(target.remote, RemoteAnswer) else None,
         )

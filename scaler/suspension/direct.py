@@ -50,7 +50,7 @@ async def scale_directly(
     api: PatchApi, cluster: ClusterState, decision_cache: DecisionCache, scalable: ScalableWorkload
 ) -> None:
     """Scale it as the answer says. Raises: KubeError; 409 where that has to be decided again before."""
-    key, asked = scalable.metadata.key, _asked(cluster.scaled_object_of(scalable))
+    key, asked = scalable.metadata.key, _asked(next(iter(cluster.scaled_objects_of(scalable)), None))
     entry = _entry(decision_cache, key)
     decision = entry.triggers.get(asked) if entry is not None and asked is not None else None
     if asked is None or decision is None or wanted_replicas(decision.answer, scalable.spec.replicas) is None:

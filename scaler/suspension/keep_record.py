@@ -80,6 +80,8 @@ class KeepLimiter:
         recorded = scaled_object.metadata if scaled_object is not None else ObjectMeta()
         policy = decision.policy if decision is not None and scaled_object is not None else None
         for resource, metadata in annotated:
+            if not metadata.annotations.keys() & {KEEP_UNTIL, KEEP_FOR, EXCLUDE}:
+                continue
             settled = await self._settled(recorded.key, metadata, f"{resource.kind} {metadata.name}", policy)
             written = {resource.path(*metadata.key): (metadata, dict(settled.annotations))}
             if settled.keeps and scaled_object is not None:
@@ -100,8 +102,7 @@ class KeepLimiter:
     async def _settled(self, key: Key, metadata: ObjectMeta, where: str, policy: Policy | None) -> Settled:
         """What becomes of the annotations, with each new use recorded. Without the record nothing is limited."""
         now, unlimited = self.clock(), settle(metadata.annotations, where, keeps=(), policy=None, now=self.clock())
-        is_kept = metadata.annotations.keys() & {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
-        if policy is None or not policy.limits_keeps or not is_kept:
+        if policy is None or not policy.limits_keeps:
             return unlimited
         try:
             async with self._lock:

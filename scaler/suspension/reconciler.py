@@ -34,6 +34,7 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown
 from scaler.kube.events import EventSink, ObjectReference
 from scaler.kube.objects.core import ObjectMeta, decode
+from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
@@ -52,6 +53,7 @@ from scaler.targets.workloads import (
     SUSPENDED_ANNOTATION,
     WAKE_ANNOTATION,
     has_wake_annotation,
+    metadata_of,
     observe,
     wake_request,
 )
@@ -114,19 +116,22 @@ class SuspensionReconciler:
             return None
         if unlisted := self._cluster.unlisted(key[0]):
             raise KubeError(f"namespace {key[0]} cannot be seen whole, so nothing is done in it: {unlisted}")
-        situation, decision = self._situation(scalable), self._decision(scalable)
-        scaled_by, annotated = self._cluster.scaled_object_of(scalable), self._cluster.annotated_objects(scalable)
-        if await self._keeps.settle(scaled_by, annotated, decision):
+        scaled_by, decision = self._cluster.scaled_objects_of(scalable), self._decision(scalable)
+        situation = self._situation(scalable, scaled_by)
+        workload, annotated = situation.workload, [(SCALABLE_WORKLOAD, scalable.metadata)]
+        annotated += [(workload.resource, metadata_of(workload))] if workload is not None else []
+        if await self._keeps.settle(next(iter(scaled_by), None), annotated, decision):
             return None
         if (unseen := situation.unseen) is not None and situation.was_bound and unseen.reason is _STALE:
             raise KubeError(f"its status stays as it is: {unseen.message}")
-        state, workload = state_of(situation), situation.workload
+        state = state_of(situation)
         step = next_step(situation, state)
         if step is not None and workload is not None and not await self._take(step, scalable, workload, decision):
             return state.phase
         await self.statuses.write(scalable, state, workload, decision, scaled_by=scaled_by, annotated=annotated)
         await self._remove_wake(scalable, state, decision)
-        await scale_directly(self._api, self._cluster, self._decision_cache, scalable)
+        if scalable.spec.actuator == DIRECT:
+            await scale_directly(self._api, self._cluster, self._decision_cache, scalable)
         return state.phase
 
     def _decision(self, scalable: ScalableWorkload) -> Decision | None:
@@ -136,14 +141,10 @@ class SuspensionReconciler:
         target = scalable_workload_ref(scalable.metadata.name)
         return prevailing(evaluation.decisions_on(scalable.metadata.namespace, target))
 
-    def _situation(self, scalable: ScalableWorkload) -> ObservedTarget:
+    def _situation(self, scalable: ScalableWorkload, scaled_by: Sequence[ScaledObject]) -> ObservedTarget:
         """As observed; a wake annotation on a ScaledObject that scales it also ends what another client has begun."""
         situation, suspended_at = self._cluster.situation(scalable), scalable.status.suspended_at
-        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
-        requests = (
-            wake_request(each.metadata.annotations, where="", suspended_at=suspended_at)
-            for each in self._cluster.scaled_objects.by_index("target", target)
-        )
+        requests = (wake_request(each.metadata.annotations, where="", suspended_at=suspended_at) for each in scaled_by)
         return replace(situation, wakes_foreign=situation.wakes_foreign or any(requests))
 
     # --------------------------------------------------------------------------------------------------------- steps
@@ -365,5 +366,4 @@ def record_on_both(
     """One Event is recorded on what is scaled and on its ScalableWorkload, where there is one."""
     if scalable is not None:
         announcer.record(ObjectReference.of(SCALABLE_WORKLOAD, scalable.metadata), reason, message)
-    observed = ObjectMeta(name=workload.name, namespace=workload.namespace, uid=workload.uid)
-    announcer.record(ObjectReference.of(workload.resource, observed), reason, message)
+    announcer.record(ObjectReference.of(workload.resource, metadata_of(workload)), reason, message)

@@ -35,7 +35,7 @@ from scaler.kube.writes import WriteApi
 from scaler.suspension.status import desired_status, is_worth_writing, last_line, next_warned_at
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.records import is_of, job_ref, record_body
-from scaler.targets.scale_subresources import ScaleSubresources, scalable_workload_ref
+from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.target_state import ObservedWorkload, Phase, SetBack, TargetState
 from scaler.targets.workloads import (
     EXCLUDE,
@@ -109,15 +109,16 @@ class StatusWriter:
         workload: ObservedWorkload | None,
         decision: Decision | None,
         *,
-        scaled_by: ScaledObject | None,
+        scaled_by: Sequence[ScaledObject],
         annotated: Sequence[tuple[Resource, ObjectMeta]],
     ) -> None:
-        """`annotated` are the objects that the Events of it are on beside `scaled_by`. Raises: KubeError."""
-        set_back, by = await self._set_back(scalable, workload, decision), self._asked_by(scalable, decision)
-        status = self._desired(scalable, state, workload, decision, scaled_by=scaled_by, set_back=set_back, by=by)
+        """`annotated`: the objects that its Events are on, beside the first of `scaled_by`. Raises: KubeError."""
+        scaler, set_back = next(iter(scaled_by), None), await self._set_back(scalable, workload, decision)
+        by = _asked_by([scalable.metadata, *(each.metadata for each in scaled_by)], decision)
+        status = self._desired(scalable, state, workload, decision, scaled_by=scaler, set_back=set_back, by=by)
         if await self._is_written(scalable, status):
-            also = [] if scaled_by is None else [(scaled_by.resource, scaled_by.metadata)]
-            self._announce_changes(scalable.status, status, [*annotated, *also])
+            on_scaler = [(each.resource, each.metadata) for each in scaled_by[:1]]
+            self._announce_changes(scalable.status, status, [*annotated, *on_scaler])
             self._announce_phase(scalable, state)
 
     def _desired(
@@ -214,15 +215,6 @@ class StatusWriter:
         except KubeError:
             return found
 
-    def _asked_by(self, scalable: ScalableWorkload, decision: Decision | None) -> str:
-        """Who has asked for what it is kept or woken for, as far as annotations beside that request say so."""
-        target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
-        objects = [scalable.metadata, *(x.metadata for x in self._cluster.scaled_objects.by_index("target", target))]
-        is_woken = decision is not None and decision.answer.reason is DecisionReason.WAKING
-        requests = {WAKE_ANNOTATION} if is_woken else {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
-        asking = [each for each in objects if each.annotations.keys() & requests] or objects
-        return next((by for each in asking if (by := str(Asker.of(each.annotations)))), "")
-
     # ------------------------------------------------------------------------------------------------------ of records
 
     async def write_record(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject) -> None:
@@ -281,6 +273,14 @@ class StatusWriter:
         if found is None or self._scales is None:
             return found
         return _by(found, await self._scales.scaled_last_by(record.metadata.namespace, entry.target))
+
+
+def _asked_by(objects: Sequence[ObjectMeta], decision: Decision | None) -> str:
+    """Who has asked for what it is kept or woken for, as far as annotations beside that request say so."""
+    is_woken = decision is not None and decision.answer.reason is DecisionReason.WAKING
+    requests = {WAKE_ANNOTATION} if is_woken else {KEEP_UNTIL, KEEP_FOR, EXCLUDE}
+    asking = [each for each in objects if each.annotations.keys() & requests] or objects
+    return next((by for each in asking if (by := str(Asker.of(each.annotations)))), "")
 
 
 def _by(set_back: SetBack, client: str) -> SetBack | None:

@@ -16,13 +16,13 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import Unknown
 from scaler.kube.object_cache import Change, Index, Key, KubeObject, T
-from scaler.kube.objects.core import ObjectMeta, Pod
+from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, offers_shared
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
+from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
@@ -412,20 +412,10 @@ class ClusterState:
             return None
         return switch, self.switched.get(switch, scalable.metadata.namespace, job.name)
 
-    def annotated_objects(self, scalable: ScalableWorkload) -> list[tuple[Resource, ObjectMeta]]:
-        """The ScalableWorkload and what it scales, where that is known: objects whose annotations keep it."""
-        own, switched = (SCALABLE_WORKLOAD, scalable.metadata), self.switched_of(scalable)
-        if switched is not None:
-            switch, found = switched
-            return [own] if isinstance(found, Unknown) else [own, (switch.resource, found.metadata)]
-        workload = self.workload_of(scalable)
-        return [own] if workload is None else [own, (WORKLOAD, workload.metadata)]
-
-    def scaled_object_of(self, scalable: ScalableWorkload) -> ScaledObject | None:
-        """The ScaledObject by which it is scaled, or what stands for one; KEDA's own where there is any."""
+    def scaled_objects_of(self, scalable: ScalableWorkload) -> list[ScaledObject]:
+        """The ScaledObjects by which it is scaled, and what stands for one; KEDA's own first."""
         target = scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name)
-        found = self.scaled_objects.by_index("target", target)
-        return next((each for each in found if each.resource == SCALED_OBJECT), next(iter(found), None))
+        return sorted(self.scaled_objects.by_index("target", target), key=lambda each: each.resource != SCALED_OBJECT)
 
     def target_of(self, namespace: str, target: ScaleTargetRef) -> ScalableWorkload | None:
         """The ScalableWorkload that is the target; None where that is of another kind, or not there."""

@@ -204,6 +204,7 @@ def observe_switched(
         finished=False,
         quota_reserved=is_active,
         admitted=is_active,
+        annotations=found.metadata.annotations,
         suspended_by_us=mark is not None and not is_spent,
         has_spent_annotation=mark is not None and is_spent,
         suspended_at=at,

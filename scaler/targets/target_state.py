@@ -51,7 +51,7 @@ What is done next about a ScalableWorkload follows from its phase: `scaler.suspe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
@@ -121,6 +121,7 @@ class ObservedWorkload:
     finished: bool
     quota_reserved: bool
     admitted: bool
+    annotations: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     suspended_by_us: bool
     """Whether it carries our annotation, written in the same patch that deactivated it."""
     suspended_at: datetime | None = None

@@ -82,6 +82,7 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
         finished=is_true(conditions, "Finished"),
         quota_reserved=is_true(conditions, "QuotaReserved"),
         admitted=is_true(conditions, "Admitted"),
+        annotations=workload.metadata.annotations,
         suspended_by_us=SUSPENDED_ANNOTATION in workload.metadata.annotations,
         suspended_at=cause.at if cause is not None else None,
         suspended_because=cause.reason if cause is not None else "",
@@ -94,6 +95,17 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
         expected_gpu_pods=expected_gpu_pods(workload, gpus),
         queue=workload.spec.queue_name,
         cluster_queue=workload.status.admission.cluster_queue if workload.status.admission else "",
+    )
+
+
+def metadata_of(workload: target_state.ObservedWorkload) -> ObjectMeta:
+    """As much as is observed."""
+    return ObjectMeta(
+        name=workload.name,
+        namespace=workload.namespace,
+        uid=workload.uid,
+        resource_version=workload.resource_version,
+        annotations=workload.annotations,
     )
 
 
