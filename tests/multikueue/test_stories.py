@@ -25,14 +25,16 @@ TWO_FULL = MappingProxyType({"w1": 4, "w2": 4})
 
 @pytest.mark.parametrize(
     "seeds",
-    [range(5), pytest.param(range(5, 30), marks=pytest.mark.slow)],
+    [range(3), pytest.param(range(3, 30), marks=pytest.mark.slow)],
     ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}",
 )
 def test_no_law_is_broken_and_gangs_start(seeds: range, request: pytest.FixtureRequest) -> None:
+    """A story is made from its seed alone: the first one is played twice."""
     chosen = request.config.getoption("--seed")
     if chosen is not None and seeds.start > 0:
         pytest.skip("one seed is played once")
     outcomes = asyncio.run(_played(seeds if chosen is None else [chosen]))
+    assert outcomes[0] == asyncio.run(play(outcomes[0].seed))
     assert [str(each) for each in outcomes if each.broken] == []
     if chosen is None:
         assert sum(each.started for each in outcomes) > 2 * len(outcomes)
@@ -42,10 +44,6 @@ def test_no_law_is_broken_and_gangs_start(seeds: range, request: pytest.FixtureR
 
 async def _played(seeds: Iterable[int]) -> list[StoryOutcome]:
     return [await play(seed) for seed in seeds]
-
-
-async def test_a_story_is_made_from_its_seed_alone() -> None:
-    assert await play(3) == await play(3)
 
 
 # ------------------------------------------------------------------------------------ the leader is killed at any write

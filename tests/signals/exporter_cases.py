@@ -8,6 +8,7 @@ was served and which pod worked when is in `case_timelines`, where the pages alo
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +99,7 @@ def runs() -> Iterator[tuple[str, str]]:
             yield name, _settings_name(path)
 
 
+@lru_cache(maxsize=8)
 def load(name: str) -> Case:
     folder = FOLDER / name
     document = yaml.load((folder / "case.yaml").read_text("utf-8"), yaml.CSafeLoader)

@@ -78,14 +78,18 @@ def _key(case: str, settings: str) -> str:
 
 
 def played(known: Mapping[str, str], *, without: frozenset[str] = frozenset()) -> Any:
-    """Parametrizes a test over all cases and settings; those that are known to fail have to."""
+    """Parametrizes a test over all cases and settings; those that are known to fail have to.
+
+    By default the cases are judged with the settings that nobody has written.
+    """
     found = [(_key(*each), *each) for each in runs() if _key(*each) not in without]
     if not found:
         return pytest.mark.parametrize(
             ("name", "settings"), [pytest.param("", "", id="cases", marks=needs_data(FOLDER))]
         )
-    marks = {key: [pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)] for key, why in known.items()}
-    params = [pytest.param(*each, id=key, marks=marks.get(key, [])) for key, *each in found]
+    fails = {key: [pytest.mark.xfail(strict=True, raises=AssertionError, reason=why)] for key, why in known.items()}
+    slow = {key: [pytest.mark.slow] for key, _, settings in found if settings != DEFAULT}
+    params = [pytest.param(*each, id=key, marks=fails.get(key, []) + slow.get(key, [])) for key, *each in found]
     # By their scope all tests of one case come one after the other, and it is judged once.
     return pytest.mark.parametrize(("name", "settings"), params, scope="module")
 

@@ -50,9 +50,10 @@ def is_trusted(times: list[float], begin_s: float, now_s: float) -> bool:
     return max(missed) <= MAX_GAP and 1 - sum(missed) * EVERY_S / (now_s - begin_s) >= MIN_COVERAGE
 
 
-def may_be_misread(series: Series, begin_s: float, now_s: float) -> bool:
+def may_be_misread(series: Series, times: list[float], begin_s: float, now_s: float) -> bool:
     """A percentage whose highest sample is a fraction of one."""
-    return 0 < max((value for at_s, value in series if begin_s < at_s <= now_s), default=0) < 1
+    window = series[bisect_right(times, begin_s) : bisect_right(times, now_s)]
+    return 0 < max((value for _, value in window), default=0) < 1
 
 
 def next_tick(at_s: float) -> float:
@@ -73,7 +74,7 @@ def replayed(gpus: list[Series], window_s: float) -> dict[str, float]:
         if now_s < ready_s:
             now_s = next_tick(ready_s)
         elif not all(is_trusted(each, now_s - window_s, now_s) for each in times) or any(
-            may_be_misread(each, now_s - window_s, now_s) for each in gpus
+            may_be_misread(*each, now_s - window_s, now_s) for each in zip(gpus, times, strict=True)
         ):
             totals["unknownGpuHours"] += len(gpus) * min(TICK_S, end_s - now_s) / 3600
             now_s += TICK_S
