@@ -32,7 +32,7 @@ from scaler.kube.objects.idlegpu import ScalableWorkload
 from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node
-from scaler.kube.objects.resources import Resource
+from scaler.kube.objects.resources import Resource, group_of
 from scaler.kube.reflector import Reflecting, State
 from scaler.samples.source import InstantQuerySource, SignalSource
 from scaler.samples.wake_queries import WakeQueries, WakeQuery
@@ -48,7 +48,6 @@ from scaler.targets.cluster_state import (
     workload_indexes,
 )
 from scaler.targets.scale_subresources import ScaleSubresources
-from scaler.targets.workloads import group_of
 
 NAMESPACE = "demo"
 NEVER = math.inf

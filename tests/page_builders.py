@@ -35,6 +35,7 @@ from scaler.idleness.policy import Overrides, Policy
 from scaler.idleness.relabel import DEFAULT_RULES
 from scaler.kube.objects.core import decode
 from scaler.kube.objects.idlegpu import IdlePolicy
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.resources import CLUSTER_IDLE_POLICY, IDLE_POLICY, Resource
 from scaler.reporting.http import HttpServer
 from scaler.reporting.metrics import Metrics
@@ -47,7 +48,6 @@ from scaler.reporting.page.signal_history import PodMemory, SignalHistoryReader
 from scaler.reporting.usage.gpu_states import GpuState, GpuStatus
 from scaler.reporting.usage.gpu_usage import FleetUsage, GpuOwner
 from scaler.samples.prometheus import PrometheusSource
-from scaler.targets.scale_subresources import scalable_workload_ref
 
 WORKS = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")
 QUIET = Active(reason=DecisionReason.GPUS_BUSY, message="quiet, but work was seen within the last 30m")

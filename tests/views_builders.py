@@ -24,6 +24,7 @@ from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject,
 from scaler.decision.reasons import DecisionReason
 from scaler.idleness.policy import Overrides
 from scaler.kube.objects.core import decode
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.placement.capacity import Capacity
 from scaler.quota.from_objects.snapshot_updater import SnapshotUpdater
@@ -34,7 +35,6 @@ from scaler.reclaim.planner import Planner, ReclaimConfig
 from scaler.reporting.views.query_service import QueryService
 from scaler.reporting.views.snapshot import ViewSnapshot, take_view_snapshot
 from scaler.targets.cluster_state import scaled_object_indexes
-from scaler.targets.scale_subresources import scalable_workload_ref
 
 IDLE_NOT_NEEDED = Active(reason=DecisionReason.IDLE_NOT_NEEDED, message="quiet; no waiting gang needs its GPUs")
 RECLAIMED = Inactive(reason=DecisionReason.RECLAIMED, message="quiet; taken by a plan")

@@ -17,7 +17,7 @@ from scaler.kube.object_cache import Change, Index, Keep, T, whole
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import ReclaimPolicy, ScalableWorkload, ScalableWorkloadStatus
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef, scalable_workload_ref
 from scaler.kube.objects.kueue_queues import ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.multikueue import ClusterOffer
@@ -48,7 +48,7 @@ from scaler.targets.cluster_state import (
     workload_indexes,
 )
 from scaler.targets.records import ScalableWorkloads, record_owner
-from scaler.targets.scale_subresources import scalable_workload_ref, spec_or_annotations_changed
+from scaler.targets.scale_subresources import spec_or_annotations_changed
 from scaler.targets.switched_objects import SwitchedKey, SwitchedObjects
 
 

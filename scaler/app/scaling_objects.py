@@ -12,12 +12,11 @@ from collections.abc import Callable, Hashable
 
 from scaler.kube.object_cache import Change, Indexer, Key
 from scaler.kube.objects.direct_scaling import direct_scaling
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, is_scalable_workload, scalable_workload_ref
 from scaler.kube.reflector import Reflector
 from scaler.kube.watched_list import State
 from scaler.targets.cluster_state import WatchHealth, scaled_object_indexes
 from scaler.targets.records import ScalableWorkloads
-from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
 
 _Heard = Callable[[Change[ScaledObject]], None]
 

@@ -29,14 +29,14 @@ from scaler.kube.objects.core import ObjectMeta, PartialObjectMetadata, is_true
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.kueue_queues import Namespace
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN, Workload
-from scaler.kube.objects.resources import JOB_KINDS, LEADER_WORKER_SET, SCALED_KINDS, Resource
+from scaler.kube.objects.resources import JOB_KINDS, LEADER_WORKER_SET, SCALED_KINDS, Resource, group_of
 from scaler.kube.objects.scaled_kinds import ScaledKind
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Denied, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.targets.cluster_state import JOB_NAME_LABELS, ClusterState, seconds_since_heard
 from scaler.targets.switches import SWITCHES, Switch
-from scaler.targets.workloads import OF_OWNERS, group_of
+from scaler.targets.workloads import OF_OWNERS
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"

@@ -27,10 +27,11 @@ from scaler.kube.objects.resources import (
     SCALED_KINDS,
     SCALED_OBJECT,
     Resource,
+    group_of,
 )
 from scaler.kube.scheduling import Selector
 from scaler.quota.from_objects.queues import selector_of
-from scaler.targets.workloads import NOTIFY_ANNOTATION, POLICY_LABEL, group_of
+from scaler.targets.workloads import NOTIFY_ANNOTATION, POLICY_LABEL
 
 POLICY_ANNOTATION = "idlegpu.io/policy"
 """`IdlePolicy/name`: the policy that has attached it."""

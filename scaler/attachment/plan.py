@@ -45,10 +45,9 @@ from scaler.documents import UNREADABLE
 from scaler.kube.objects.core import Json, ObjectMeta
 from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import IdlePolicyStatus, ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef, scalable_workload_ref
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT
 from scaler.targets.cluster_state import ObjectLister
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import Phase
 from scaler.targets.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL, NotifyTargets
 

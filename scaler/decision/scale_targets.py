@@ -22,11 +22,11 @@ from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.core import ObjectMeta
 from scaler.kube.objects.idlegpu import ScalableWorkload, ScalableWorkloadStatus
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, is_scalable_workload
 from scaler.samples.wake_queries import WakeQueries
 from scaler.targets.cluster_state import ClusterState
 from scaler.targets.owned_pods import OwnedPods
-from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload
+from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.target_state import Phase, TargetState, WakeCause, WakeRequest, state_of, state_of_scale
 from scaler.targets.workloads import (
     NotifyTargets,

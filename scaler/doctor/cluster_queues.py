@@ -22,12 +22,12 @@ from scaler.errors import MetadataError
 from scaler.idleness.policy import Reclaim
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import is_scalable_workload
 from scaler.kube.objects.kueue_queues import AdmissionCheck, ClusterQueue, Cohort, LocalQueue, ResourceFlavor
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.quota.model import MULTIKUEUE, PROVISIONING
 from scaler.reclaim.planner import Unprotected
 from scaler.targets.cluster_state import scaled_by_key
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.workloads import owner_key
 
 _Checks: TypeAlias = Sequence[tuple[AdmissionCheck, frozenset[str]]]

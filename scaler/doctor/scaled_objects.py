@@ -14,11 +14,10 @@ from scaler.idleness.policy import Policy, Reclaim, resolve
 from scaler.kube.objects.core import ObjectMeta, condition
 from scaler.kube.objects.direct_scaling import DIRECT, KEDA
 from scaler.kube.objects.idlegpu import ClusterIdlePolicy, IdlePolicy, ScalableWorkload
-from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger
+from scaler.kube.objects.keda import Lease, ScaledObject, Service, Trigger, is_scalable_workload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.targets.cluster_state import scaled_by_key
 from scaler.targets.records import record_owner
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.workloads import owner_key
 
 _IN_CLUSTER = re.compile(

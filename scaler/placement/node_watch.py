@@ -25,7 +25,7 @@ from scaler.kube.objects.core import ObjectMeta, Pod, PodSpec, is_true
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, allocatable, labels
 from scaler.kube.objects.quantity import Requests, shared
-from scaler.kube.objects.resources import NODE
+from scaler.kube.objects.resources import NODE, group_of
 from scaler.kube.reflector import Absent, Denied, Disconnected, Reflector
 from scaler.kube.transport import KubeTransport
 from scaler.placement.capacity import Allocation, BoundPod, Capacity, allocations_of, capacity_of, capacity_with
@@ -33,7 +33,6 @@ from scaler.placement.node_index import NodeIndex, NodeInfo
 from scaler.quota.from_objects.pod_requests import pod_requests
 from scaler.quota.watch import NotSynced, disconnected, limited_to_namespaces, outdated
 from scaler.targets.cluster_state import JOB_NAME_LABELS, WORKLOAD_ANNOTATION, job_key
-from scaler.targets.workloads import group_of
 
 _JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
 _SHOWN = 3

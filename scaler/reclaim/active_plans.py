@@ -21,11 +21,11 @@ from scaler.decision.decision_cache import Evaluation, Key
 from scaler.decision.describe import timestamp
 from scaler.idleness.pods import TERMINAL
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.reclaim.candidates import has_failed_hook, is_idle, is_not_scaled, is_undecided, times_reclaimed
 from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage, Victim
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import Grant, ObservedWorkload, Seeks
 from scaler.targets.workloads import grant_of
 

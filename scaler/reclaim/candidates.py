@@ -25,7 +25,7 @@ from scaler.idleness.hooks import HookStage
 from scaler.idleness.verdict import Idle, Unknown
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, keeps_from_zero
+from scaler.kube.objects.keda import ScaledObject, keeps_from_zero, scalable_workload_ref
 from scaler.kube.objects.resources import SCALED_OBJECT
 from scaler.placement.node_watch import holds_no_node
 from scaler.quota.from_objects.pod_nodes import PODSET_LABEL, marked_pod_sets
@@ -35,7 +35,6 @@ from scaler.reclaim.costs import CostWeights, cost_of
 from scaler.reclaim.policy_budgets import budgets_of, names_of
 from scaler.reclaim.search.values import AntiAffinityNodes, Candidate
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, Phase, state_of
 
 _AT_ONCE = 100

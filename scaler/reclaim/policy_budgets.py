@@ -29,9 +29,8 @@ from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject,
 from scaler.decision.describe import prevailing
 from scaler.idleness.policy import FIELDS, EnforcementMode, Policy, Reclaim
 from scaler.idleness.reasons import UnknownReason
-from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.keda import ScaleTargetRef, is_scalable_workload
 from scaler.reclaim.budget import Budget, BudgetedWorkload, BudgetExhausted, Spending, Suspension, budget_check
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.target_state import Phase
 
 _SHOWN_WITHIN = timedelta(seconds=5)

@@ -41,6 +41,7 @@ from scaler.kube.events import EventSink, ObjectReference
 from scaler.kube.object_cache import Index
 from scaler.kube.objects import kueue_workloads as kube
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import is_scalable_workload, scalable_workload_ref
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD
 from scaler.kube.writes import PatchApi, log_refusal
 from scaler.quota.from_objects.workloads import BOOST_ANNOTATION
@@ -59,7 +60,6 @@ from scaler.suspension.priority_boost import (
 )
 from scaler.suspension.reconciler import record_on_both
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.targets.target_state import ObservedWorkload
 from scaler.targets.workloads import observe
 

@@ -23,7 +23,7 @@ from scaler.errors import KubeError
 from scaler.kube.object_cache import Change
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef, is_scalable_workload
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.reflector import Reflector
@@ -33,7 +33,6 @@ from scaler.suspension.reconciler import SuspensionReconciler
 from scaler.suspension.status import status_digest
 from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
 from scaler.targets.records import ScalableWorkloads, record_owner
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.switched_objects import SwitchedObjects
 from scaler.targets.target_state import Phase
 from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, has_wake_annotation, owner_key

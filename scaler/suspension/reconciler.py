@@ -36,7 +36,7 @@ from scaler.kube.events import EventSink, ObjectReference
 from scaler.kube.objects.core import ObjectMeta, decode
 from scaler.kube.objects.direct_scaling import DIRECT
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, is_scalable_workload, scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, WORKLOAD, Resource
 from scaler.kube.objects.switched_kinds import SwitchedObject
@@ -46,7 +46,7 @@ from scaler.suspension.keep_record import SUFFIX, KeepLimiter
 from scaler.suspension.status_writer import StatusWriter, WarningBudgets
 from scaler.suspension.transitions import SuspensionStep, next_step
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import ScaleSubresources, is_scalable_workload, scalable_workload_ref
+from scaler.targets.scale_subresources import ScaleSubresources
 from scaler.targets.switches import SWITCHES, Patch
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, Phase, TargetState, state_of
 from scaler.targets.workloads import (

@@ -19,16 +19,15 @@ from scaler.kube.object_cache import Change, Index, Key, KubeObject, T
 from scaler.kube.objects.core import Pod
 from scaler.kube.objects.gpu_pods import GpuResources, gpu_pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef, is_scalable_workload, scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, offers_shared
-from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD
+from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD, group_of
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.kube.reflector import Absent, Reflecting, Reflector, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 from scaler.targets import target_state
 from scaler.targets.records import is_of
-from scaler.targets.scale_subresources import is_scalable_workload, scalable_workload_ref
 from scaler.targets.switched_objects import not_served
 from scaler.targets.switches import Switch, observe_switched, switch_of
 from scaler.targets.target_state import ObservedTarget, WakeRequest
@@ -40,7 +39,6 @@ from scaler.targets.workloads import (
     SUSPEND_AT,
     WAKE_ANNOTATION,
     grant_of,
-    group_of,
     hook_run_of,
     observe,
     owner_key,

@@ -30,10 +30,9 @@ from scaler.idleness.verdict import Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.core import ObjectMeta, OwnerReference, Pod
 from scaler.kube.objects.keda import ScaleTargetRef
-from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, STATEFUL_SET
+from scaler.kube.objects.resources import DEPLOYMENT, LEADER_WORKER_SET, REPLICA_SET, STATEFUL_SET, group_of
 from scaler.targets.cluster_state import JOB_NAME_LABELS, ClusterState
 from scaler.targets.scale_subresources import ScaleSubresources
-from scaler.targets.workloads import group_of
 
 _LEVELS = 16
 """Owners above each other that are read. Kubernetes sets no limit, and what tenants write may be a circle."""

@@ -30,11 +30,10 @@ from scaler.kube.objects.core import (
     decode,
     last_writer,
 )
-from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef
-from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
+from scaler.kube.objects.keda import ScaledObject, ScaleTargetRef, is_scalable_workload
+from scaler.kube.objects.resources import Resource
 from scaler.kube.reflector import Absent, Denied, Reflecting, Reflector
 from scaler.kube.transport import KubeTransport
-from scaler.targets.workloads import group_of
 
 log = structlog.get_logger(__name__)
 
@@ -62,15 +61,6 @@ class _Read:
     resource_version: str
     asked: tuple[str, int | str]
     scale: Scale | Unknown
-
-
-def is_scalable_workload(target: ScaleTargetRef) -> bool:
-    """Whether the target is our own kind, of which more is known than its scale."""
-    return group_of(target.api_version) == SCALABLE_WORKLOAD.group and target.kind == SCALABLE_WORKLOAD.kind
-
-
-def scalable_workload_ref(name: str) -> ScaleTargetRef:
-    return ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=name)
 
 
 class ScaleSubresources:

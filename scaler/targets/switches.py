@@ -31,14 +31,10 @@ from typing import Any
 from scaler.kube.objects.core import condition
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import JobRef
-from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, Resource
+from scaler.kube.objects.resources import INFERENCE_SERVICE, NOTEBOOK, Resource, group_of
 from scaler.kube.objects.switched_kinds import SwitchedObject
 from scaler.targets import target_state
-from scaler.targets.workloads import (
-    group_of,
-    instant_of,
-    suspended_annotation,
-)
+from scaler.targets.workloads import instant_of, suspended_annotation
 
 Patch = dict[str, Any]
 """A JSON merge patch."""

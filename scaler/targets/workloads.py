@@ -32,6 +32,7 @@ from scaler.kube.objects.core import ObjectMeta, condition, is_true, stamp
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler.kube.objects.idlegpu import BeforeSuspendStatus, Mark, ScalableWorkload
 from scaler.kube.objects.kueue_workloads import Workload
+from scaler.kube.objects.resources import group_of
 from scaler.targets import target_state
 from scaler.targets.target_state import Grant, Seeks, WakeCause, WakeRequest
 
@@ -170,11 +171,6 @@ def owner_key(workload: Workload) -> tuple[str, str, str, str] | None:
     if owner is None:
         return None
     return workload.metadata.namespace, group_of(owner.api_version), owner.kind, owner.name
-
-
-def group_of(api_version: str) -> str:
-    """The API group of an `apiVersion`; versions of one group serve the same objects."""
-    return api_version.rpartition("/")[0]
 
 
 def grant_of(scalable: ScalableWorkload) -> Grant | None:

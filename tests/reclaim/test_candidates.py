@@ -13,6 +13,7 @@ from reclaim.reclaim_world import ON_PRESSURE, PressureWorld
 from scaler.decision.decision import Active, Decision
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import SourceError
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, WORKLOAD
 from scaler.reclaim.candidates import (
     find_candidates,
@@ -23,7 +24,6 @@ from scaler.reclaim.candidates import (
 )
 from scaler.reclaim.costs import CostWeights
 from scaler.reclaim.search.values import Candidate
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.workloads import KEEP_UNTIL
 
 ALWAYS = {"reclaim": "Always", "idleAfter": "2m"}

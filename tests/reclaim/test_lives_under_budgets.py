@@ -40,12 +40,12 @@ from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.verdict import Unknown, WorkloadVerdict, distrust
 from scaler.kube.objects.core import decode, without_defaults
 from scaler.kube.objects.idlegpu import GrantStatus, Mark, ScalableWorkload
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.notifications.notice import NotifiedWorkload, pending
 from scaler.reclaim.budget import BudgetedWorkload, budget_check
 from scaler.reclaim.candidates import is_idle
 from scaler.reclaim.policy_budgets import PolicyBudgets, budgets_of, names_of
 from scaler.suspension.status import is_worth_writing
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import ObservedTarget, ObservedWorkload, TargetState, WakeCause, WakeRequest, state_of
 from scaler.targets.workloads import grant_of, notified_at
 

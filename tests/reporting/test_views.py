@@ -31,6 +31,7 @@ from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import QueryError
 from scaler.kube.objects.core import decode
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import MULTIKUEUE_ORIGIN
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.quota.model import PreemptionPolicy, QueueingStrategy, QuotaPodSet, QuotaWorkload, StopPolicy
@@ -40,7 +41,6 @@ from scaler.reclaim.search.values import NoPlanReason
 from scaler.reporting.views.pending import pending_view
 from scaler.reporting.views.plans import _HELP
 from scaler.reporting.views.queues import queues_view
-from scaler.targets.scale_subresources import scalable_workload_ref
 
 STRICT = QueueingStrategy.STRICT_FIFO
 BUSY = Active(reason=DecisionReason.GPUS_BUSY, message="work seen within the last 30m")

@@ -26,11 +26,10 @@ from scaler.kube.discovery import Discovery
 from scaler.kube.objects.core import decode, stamp
 from scaler.kube.objects.direct_scaling import direct_scaling
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject
+from scaler.kube.objects.keda import ScaledObject, is_scalable_workload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource
 from scaler.kube.transport import KubeTransport
 from scaler.suspension.keeps import KEEPS_ANNOTATION
-from scaler.targets.scale_subresources import is_scalable_workload
 from scaler.targets.workloads import ASKED_BY, EXCLUDE, KEEP_UNTIL, WAKE_ANNOTATION
 
 R = TypeVar("R")

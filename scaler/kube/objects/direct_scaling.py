@@ -7,7 +7,7 @@ trigger. What is written on a ScaledObject is written on the ScalableWorkload (`
 from typing import ClassVar
 
 from scaler.kube.objects.idlegpu import ScalableWorkload
-from scaler.kube.objects.keda import ScaledObject, ScaledObjectSpec, ScaleTargetRef, Trigger
+from scaler.kube.objects.keda import ScaledObject, ScaledObjectSpec, Trigger, scalable_workload_ref
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD, Resource
 from scaler.kube.objects.sharing import shared
 
@@ -23,9 +23,7 @@ def direct_scaling(scalable: ScalableWorkload) -> DirectScaling | None:
     """None for one that KEDA is to scale."""
     if scalable.spec.actuator != DIRECT:
         return None
-    target = ScaleTargetRef(
-        name=scalable.metadata.name, api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind
-    )
+    target = scalable_workload_ref(scalable.metadata.name)
     trigger = shared(Trigger(type=DIRECT, metadata=scalable.spec.trigger_metadata))
     return DirectScaling(
         metadata=scalable.metadata, spec=ScaledObjectSpec(scale_target_ref=target, triggers=(trigger,))

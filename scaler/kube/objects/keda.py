@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from msgspec import field
 
 from scaler.kube.objects.core import ConditionedStatus, ObjectMeta, Struct
-from scaler.kube.objects.resources import SCALED_OBJECT, Resource
+from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Resource, group_of
 
 
 class ScaleTargetRef(Struct, frozen=True):
@@ -22,6 +22,15 @@ class ScaleTargetRef(Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{self.kind}/{self.name}"
+
+
+def is_scalable_workload(target: ScaleTargetRef) -> bool:
+    """Whether the target is our own kind, of which more is known than its scale."""
+    return group_of(target.api_version) == SCALABLE_WORKLOAD.group and target.kind == SCALABLE_WORKLOAD.kind
+
+
+def scalable_workload_ref(name: str) -> ScaleTargetRef:
+    return ScaleTargetRef(api_version=SCALABLE_WORKLOAD.api_version, kind=SCALABLE_WORKLOAD.kind, name=name)
 
 
 class AuthenticationRef(Struct, frozen=True):

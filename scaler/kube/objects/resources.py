@@ -12,6 +12,11 @@ from scaler.errors import KubeError
 _SEGMENT = re.compile(r"[A-Za-z0-9:_-][A-Za-z0-9.:_-]{0,252}")
 
 
+def group_of(api_version: str) -> str:
+    """The API group of an `apiVersion`; versions of one group serve the same objects."""
+    return api_version.rpartition("/")[0]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
     group: str

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from scaler.decision.decision_cache import Evaluation
 from scaler.decision.describe import prevailing
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.quota.model import QuotaWorkload
 from scaler.quota.snapshot import Snapshot
 from scaler.quota.tree import Tree
@@ -12,7 +13,6 @@ from scaler.reclaim.candidates import gpus_of, is_idle, is_not_scaled
 from scaler.reclaim.search.values import NoPlanReason
 from scaler.reporting.views import Json
 from scaler.targets.cluster_state import ClusterState
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import Phase, state_of
 from scaler.targets.workloads import grant_of
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from scaler.decision.describe import timestamp
 from scaler.idleness.durations import format_duration
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.quantity import as_number
 from scaler.placement.fit import Placement
@@ -20,7 +21,6 @@ from scaler.reporting.views.active_plan import active_plan_view
 from scaler.reporting.views.pending import gang_view, whole
 from scaler.reporting.views.snapshot import ViewSnapshot
 from scaler.reporting.waiting_reasons import diagnose
-from scaler.targets.scale_subresources import scalable_workload_ref
 
 _SHOWN = 50
 """Candidates that are listed."""

@@ -18,6 +18,7 @@ from typing import Any
 from scaler.admission.planner import AdmissionPlanner
 from scaler.errors import QueryError
 from scaler.kube.objects.core import is_true
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.kube.objects.kueue_workloads import Workload as KueueWorkload
 from scaler.kube.objects.resources import SCALABLE_WORKLOAD
 from scaler.placement.requests import listed
@@ -35,7 +36,6 @@ from scaler.reporting.views.pending import PlannerAnswers, gang_page, pending_vi
 from scaler.reporting.views.plans import PlanReport, plan_view
 from scaler.reporting.views.queues import queues_view
 from scaler.reporting.views.snapshot import ViewSnapshot, take_view_snapshot
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import Seeks
 
 _IN_LINE = 8

@@ -26,7 +26,7 @@ from scaler.idleness.policy import EnforcementMode, Overrides, Reclaim
 from scaler.idleness.reasons import UnknownReason
 from scaler.idleness.remote import RemoteAnswer
 from scaler.idleness.verdict import WorkloadVerdict
-from scaler.kube.objects.keda import ScaleTargetRef
+from scaler.kube.objects.keda import ScaleTargetRef, scalable_workload_ref
 from scaler.multikueue.hub.remote_verdicts import _Evidence
 from scaler.quota.demands import PendingReason
 from scaler.reclaim.active_plans import ActivePlan, VictimStatus
@@ -34,7 +34,6 @@ from scaler.reclaim.search.values import NoPlanReason
 from scaler.reclaim.transitions import GangState, LedgerEntry, LedgerStage
 from scaler.reporting.usage.gpu_states import GpuState
 from scaler.reporting.views.active_plan import active_plan_view
-from scaler.targets.scale_subresources import scalable_workload_ref
 from scaler.targets.target_state import Grant, Phase, Seeks, WakeCause, WakeRequest
 
 Json = dict[str, Any]

@@ -12,6 +12,7 @@ from scaler.decision.decision_cache import EvaluatedScaledObject, Evaluation
 from scaler.decision.reasons import DecisionReason
 from scaler.errors import QueryError
 from scaler.idleness.policy import Overrides, Policy
+from scaler.kube.objects.keda import scalable_workload_ref
 from scaler.reporting.page.workloads import (
     Filter,
     Paged,
@@ -21,7 +22,6 @@ from scaler.reporting.page.workloads import (
     candidates,
     line_of,
 )
-from scaler.targets.scale_subresources import scalable_workload_ref
 
 QUIET_SINCE = at(-1200)
 OBSERVED = Active(reason=DecisionReason.OBSERVE_ONLY, message="")
