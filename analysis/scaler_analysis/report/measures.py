@@ -15,16 +15,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from scaler.samples.promql import range_duration
-from scaler_analysis.report.own_metrics import (
-    GPU_SECONDS,
-    MODEL,
-    NAMESPACE,
-    QUEUE,
-    RECLAIMED_GPU_SECONDS,
-    STATE,
-    OwnCounter,
-    OwnMetrics,
-)
+from scaler_analysis.report.own_metrics import MODEL, NAMESPACE, QUEUE, STATE, OwnMetrics
 from scaler_analysis.report.periods import Period
 
 LabelValues = tuple[str, ...]
@@ -48,13 +39,10 @@ class _Read(NamedTuple):
 
 
 def _gained(name: str, *labels: str) -> _Read:
-    return _counted(OwnCounter(name=name, labels=labels))
+    def promql(own: OwnMetrics, period: Period, jobs: Collection[str]) -> str:
+        return own.gained(name, labels, begin=period.begin, end=period.end, jobs=jobs)
 
-
-def _counted(counter: OwnCounter) -> _Read:
-    return _Read(
-        counter.labels, lambda own, period, jobs: own.gained(counter, begin=period.begin, end=period.end, jobs=jobs)
-    )
+    return _Read(labels, promql)
 
 
 def _highest(name: str, *labels: str) -> _Read:
@@ -92,10 +80,10 @@ def _of_devices(each: str) -> str:
 
 
 class Measure(Enum):
-    GPU_SECONDS = _counted(GPU_SECONDS)
+    GPU_SECONDS = _gained("gpu_seconds_total", NAMESPACE, QUEUE, MODEL, STATE)
     IDLE_COST = _gained("idle_cost_total", NAMESPACE, QUEUE, MODEL, CURRENCY)
     UNPRICED_IDLE_SECONDS = _gained("unpriced_idle_gpu_seconds_total", MODEL)
-    RECLAIMED_GPU_SECONDS = _counted(RECLAIMED_GPU_SECONDS)
+    RECLAIMED_GPU_SECONDS = _gained("reclaimed_gpu_seconds_total", NAMESPACE, QUEUE)
     GIVEN_GPU_SECONDS = _gained("given_gpu_seconds_total", FROM, NAMESPACE, QUEUE)
     GIVEN_GPUS = _gained("given_gpus_total", FROM, NAMESPACE, QUEUE)
     SUSPENSIONS = _gained("suspensions_total", NAMESPACE, REASON)

@@ -14,7 +14,7 @@ Worked example, of the suspensions of a day: a replica that ran the day before s
 series begins at 1 and ends at 3. `increase` gives 2, what it began with 1, together 3.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -25,17 +25,6 @@ NAMESPACE, QUEUE, MODEL, STATE = "workload_namespace", "cluster_queue", "model",
 _BEFORE = "1h"
 """How far back a series is looked for that is not new."""
 _PROCESS_STEP = "5m"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCounter:
-    name: str
-    labels: tuple[str, ...]
-    """Those that it is declared with; a histogram's buckets have `le` as well."""
-
-
-GPU_SECONDS = OwnCounter(name="gpu_seconds_total", labels=(NAMESPACE, QUEUE, MODEL, STATE))
-RECLAIMED_GPU_SECONDS = OwnCounter(name="reclaimed_gpu_seconds_total", labels=(NAMESPACE, QUEUE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +39,10 @@ class OwnMetrics:
         matching = [*(f"{name}={quoted(value)}" for name, value in self.matchers.items()), *conditions]
         return f"{metric}{{{','.join(matching)}}}" if matching else metric
 
-    def gained(self, counter: OwnCounter, *, begin: datetime, end: datetime, jobs: Collection[str]) -> str:
-        """What it gained, by its labels. `jobs`: under which the scaler is scraped."""
-        labels, span, selector = ", ".join(counter.labels), range_duration(end - begin), self.of(counter.name)
+    def gained(self, name: str, by: Iterable[str], *, begin: datetime, end: datetime, jobs: Collection[str]) -> str:
+        """What a counter gained. `by`: the labels that it is declared with, and `le` of a histogram's buckets; `jobs`:
+        under which the scaler is scraped."""
+        labels, span, selector = ", ".join(by), range_duration(end - begin), self.of(name)
         new = f"min_over_time({selector}[{span}]) unless last_over_time({selector}[{_BEFORE}] offset {span})"
         started = self.selector("process_start_time_seconds", f"job=~{any_of(sorted(jobs))}")
         watched = (

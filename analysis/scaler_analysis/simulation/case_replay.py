@@ -31,9 +31,9 @@ from scaler.decision.reasons import DecisionReason, row_of
 from scaler.idleness.hours import following, next_change
 from scaler.idleness.pods import GpuPod, PodPhase, judge, judged_by, look
 from scaler.idleness.policy import EnforcementMode, Policy, Trust
-from scaler.idleness.verdict import Unknown, WorkloadVerdict, judged_length
+from scaler.idleness.verdict import Unknown, WorkloadVerdict
 from scaler.targets.target_state import Phase, TargetState
-from scaler_analysis.simulation.certain_work import CertainWork, ReplayedPolicy
+from scaler_analysis.simulation.certain_work import CertainWork
 from scaler_analysis.simulation.feed import FedSamples, SampleFeed
 from scaler_analysis.simulation.outcome import CaseOutcome
 from scaler_analysis.simulation.recordings.recorded import RecordedPod, RecordedWorkload
@@ -54,7 +54,6 @@ class _Running:
     position: int
     workload: RecordedWorkload
     policy: Policy
-    judged_by: ReplayedPolicy
     came_back_s: float = -inf
     due_s: float = inf
     """When it is looked at next."""
@@ -103,12 +102,7 @@ class CaseReplay:
         self._running: dict[int, _Running] = {}
         for position, (workload, policy) in enumerate(zip(workloads, policies, strict=True)):
             if policy is not None:
-                by = ReplayedPolicy(
-                    floor=policy.active_above_ratio,
-                    window_s=judged_length(policy=policy, trust=trust).total_seconds(),
-                    needs_all=policy.gpus.share == 1.0,
-                )
-                running = _Running(position=position, workload=workload, policy=policy, judged_by=by)
+                running = _Running(position=position, workload=workload, policy=policy)
                 self._running[position] = running
                 self._look_at(running, running.ready_s(workload.start_s) - running.lead_s, workload.start_s)
 
@@ -182,7 +176,7 @@ class CaseReplay:
             self._look_at(running, inf, now_s)
             return []
         ready_s = running.ready_s(running.since_s(pods))
-        busy_until_s = self._certain_work.until_s(pods, running.judged_by, now_s)
+        busy_until_s = self._certain_work.until_s(pods, running.policy, now_s)
         if (early_s := max(ready_s, busy_until_s) - running.lead_s) > now_s:
             self._is_known(running, now_s)
             running.shown = None
@@ -226,7 +220,7 @@ class CaseReplay:
 
     def _suspend(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:
         self._suspended.suspend(
-            running.position, running.judged_by.floor, at_s=now_s, ran_since_s=running.since_s(pods)
+            running.position, running.policy.active_above_ratio, at_s=now_s, ran_since_s=running.since_s(pods)
         )
         wake_at = running.policy.wake_at
         next_wake = following(wake_at, datetime.fromtimestamp(now_s, UTC)) if wake_at else None
@@ -237,7 +231,7 @@ class CaseReplay:
 
     def _wake(self, running: _Running, now_s: float) -> None:
         if now_s <= running.workload.end_s:
-            self._suspended.end(running.position, running.judged_by.floor, at_s=now_s, has_returned=False)
+            self._suspended.end(running.position, running.policy.active_above_ratio, at_s=now_s, has_returned=False)
             self._come_back(running, now_s)
 
     def _look_again(self, running: _Running, decision: Decision, now_s: float) -> None:

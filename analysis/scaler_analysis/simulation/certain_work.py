@@ -2,27 +2,19 @@
 
 from collections.abc import Sequence
 from math import inf
-from typing import NamedTuple
 
-from scaler.idleness.policy import Trust
+from scaler.idleness.policy import Policy, Trust
+from scaler.idleness.verdict import judged_length
 from scaler_analysis.simulation.feed import SampleFeed
 from scaler_analysis.simulation.recordings.recorded import RecordedPod
 
 
-class ReplayedPolicy(NamedTuple):
-    """What of a policy a verdict depends on."""
-
-    floor: float
-    window_s: float
-    needs_all: bool
-    """Whether all GPUs must be idle."""
-
-
 class CertainWork:
     def __init__(self, feed: SampleFeed, trust: Trust) -> None:
-        self._feed, self._max_age_s = feed, trust.max_age.total_seconds()
+        self._feed, self._trust = feed, trust
+        self._max_age_s = trust.max_age.total_seconds()
 
-    def until_s(self, pods: Sequence[RecordedPod], by: ReplayedPolicy, now_s: float) -> float:
+    def until_s(self, pods: Sequence[RecordedPod], policy: Policy, now_s: float) -> float:
         """The time until which one GPU is busy, on all of its signals; where not all must be idle, each of them.
 
         Nothing is certain where GPUs may be missing from the verdict, or more may report than are requested, and while
@@ -34,15 +26,16 @@ class CertainWork:
         firsts, finals = self._feed.firsts, self._feed.finals
         if any(firsts.item(n) <= now_s <= finals.item(n) + self._max_age_s for n in others):
             return -inf
-        found = [self._works_until_s(device, by, now_s) for pod in pods for device in pod.devices]
+        found = [self._works_until_s(device, policy, now_s) for pod in pods for device in pod.devices]
         next_of_others_s = min((at_s for n in others if (at_s := firsts.item(n)) > now_s), default=inf)
-        if by.needs_all:
+        if policy.gpus.share == 1.0:
             return min(max(found), next_of_others_s)
         is_whole = all(len(each.devices) == each.gpus for each in pods)
         return min(*found, next_of_others_s) if is_whole else -inf
 
-    def _works_until_s(self, device: Sequence[int], by: ReplayedPolicy, now_s: float) -> float:
+    def _works_until_s(self, device: Sequence[int], policy: Policy, now_s: float) -> float:
         """When the work of one of the GPU's signals has left the window, or one begins to report that has not yet."""
-        ends, firsts = self._feed.work_ends[by.floor], [self._feed.firsts.item(n) for n in device]
-        left_s = [ends.item(n) + by.window_s for n, first_s in zip(device, firsts, strict=True) if first_s <= now_s]
+        window_s = judged_length(policy=policy, trust=self._trust).total_seconds()
+        ends, firsts = self._feed.work_ends[policy.active_above_ratio], [self._feed.firsts.item(n) for n in device]
+        left_s = [ends.item(n) + window_s for n, first_s in zip(device, firsts, strict=True) if first_s <= now_s]
         return min([*left_s, *(each for each in firsts if each > now_s)]) if left_s else -inf

@@ -49,7 +49,8 @@ class SampleFeed:
         self._steps, self.series = steps, series
         self._interval_s = trust.interval.total_seconds()
         self._kept = span + 2 * trust.interval
-        self._parts: dict[str, _Part] = {}
+        self._parts: dict[str, RecordedSamples] = {}
+        """What is left of a step, by signal."""
         self._read_until_s = -np.inf
         self._forgotten_at_s = -np.inf
         self._devices: list[DeviceHistory | None] = [None] * len(series)
@@ -70,10 +71,9 @@ class SampleFeed:
         self._forget(until_s)
         while True:
             for name, part in self._parts.items():
-                end = part.until(until_s)
-                if end > part.begin:
-                    yield self._give(self._signals[name], part, end)
-                    part.begin = end
+                given, self._parts[name] = part.split(until_s)
+                if len(given.series):
+                    yield self._give(self._signals[name], given)
             if until_s <= self._read_until_s or not self._read():
                 return
 
@@ -84,12 +84,11 @@ class SampleFeed:
             self._read_until_s = np.inf
             return False
         self._read_until_s, samples = found
-        self._parts = {name: _Part(each) for name, each in samples.items() if name in self._signals}
+        self._parts = {name: each for name, each in samples.items() if name in self._signals}
         return True
 
-    def _give(self, signal: Signal, part: "_Part", end: int) -> FedSamples:
-        some = slice(part.begin, end)
-        series, at_s, ratios = part.samples.series[some], part.samples.at_s[some], part.samples.ratios[some]
+    def _give(self, signal: Signal, given: RecordedSamples) -> FedSamples:
+        series, at_s, ratios = given
         rows = self.rows[series]
         if rows.min() < 0:
             for position in np.unique(series[rows < 0]).tolist():
@@ -116,14 +115,3 @@ class SampleFeed:
             device = self._devices[position]
             if device is not None and device.is_forgotten:
                 self.rows[position], self._devices[position] = -1, None
-
-
-class _Part:
-    """What is left of a step, of one signal."""
-
-    def __init__(self, samples: RecordedSamples) -> None:
-        self.samples = samples
-        self.begin = 0
-
-    def until(self, at_s: float) -> int:
-        return self.begin + int(self.samples.at_s[self.begin :].searchsorted(at_s, "right"))

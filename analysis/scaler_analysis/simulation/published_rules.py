@@ -62,7 +62,7 @@ RULES = (
 
 
 class RuleReplay:
-    """One rule, with the interface of CaseReplay."""
+    """One rule, looked at as a CaseReplay is."""
 
     def __init__(
         self,

@@ -4,19 +4,18 @@ Ticks fall on multiples of the evaluation's interval, as in production. Where no
 that time are fed together.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from math import ceil, inf
-from typing import Protocol
 
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Policy, Trust
 from scaler.idleness.verdict import judged_length
 from scaler.reporting.usage.prices import Prices
 from scaler_analysis.simulation.case_replay import CaseReplay, simulated
-from scaler_analysis.simulation.feed import FedSamples, SampleFeed
+from scaler_analysis.simulation.feed import SampleFeed
 from scaler_analysis.simulation.outcome import CaseOutcome, SimulatedSuspension
 from scaler_analysis.simulation.published_rules import PublishedRule, RuleReplay
 from scaler_analysis.simulation.recordings.recorded import RecordedWorkload, workloads_of
@@ -47,14 +46,10 @@ class PolicyCase:
     """None where the workload is not concerned."""
 
 
-class _Case(Protocol):
-    @property
-    def next_due_s(self) -> float: ...
-    @property
-    def shortest_s(self) -> float: ...
-    def take(self, fed: Sequence[FedSamples]) -> None: ...
-    def tick(self, now_s: float) -> None: ...
-    def finish(self) -> None: ...
+_Case = CaseReplay | RuleReplay
+
+ResolvedCases = Mapping[str, Sequence[Policy | None]]
+"""The policy of every workload by the name of the case; None of those that it is not about."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,25 +59,14 @@ class ReplayResult:
     rules: Sequence[CaseOutcome]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedCase:
-    """A case with the policy of every workload; None of those that it is not about."""
-
-    name: str
-    policies: Sequence[Policy | None]
-
-
-def resolved(recording: Recording, cases: Sequence[PolicyCase], config: ReplayConfig) -> list[ResolvedCase]:
+def resolved(recording: Recording, cases: Sequence[PolicyCase], config: ReplayConfig) -> ResolvedCases:
     workloads = _workloads(recording, config)
-    return [
-        ResolvedCase(name=each.name, policies=[simulated(each.policy_of(workload)) for workload in workloads])
-        for each in cases
-    ]
+    return {each.name: [simulated(each.policy_of(workload)) for workload in workloads] for each in cases}
 
 
 def replay(
     recording: Recording,
-    cases: Sequence[ResolvedCase],
+    cases: ResolvedCases,
     config: ReplayConfig,
     *,
     rules: Sequence[PublishedRule] = (),
@@ -92,12 +76,12 @@ def replay(
     """What came of each case. `progress` is told the share that is done, `observe` of each suspension of a case."""
     workloads, prices = _workloads(recording, config), config.prices
     feed = _feed(recording, cases, config, rules)
-    outcomes = [CaseOutcome(name=each.name, prices=prices, observe=partial(observe, each.name)) for each in cases]
+    outcomes = [CaseOutcome(name=name, prices=prices, observe=partial(observe, name)) for name in cases]
     compared = [CaseOutcome(name=each.name, prices=prices) for each in rules]
     tick_s = config.tick.total_seconds()
     running: list[_Case] = [
-        CaseReplay(workloads, case.policies, feed, outcome, trust=config.trust, tick_s=tick_s)
-        for case, outcome in zip(cases, outcomes, strict=True)
+        CaseReplay(workloads, policies, feed, outcome, trust=config.trust, tick_s=tick_s)
+        for policies, outcome in zip(cases.values(), outcomes, strict=True)
     ]
     running += [
         RuleReplay(
@@ -130,11 +114,11 @@ def _workloads(recording: Recording, config: ReplayConfig) -> list[RecordedWorkl
 
 def _feed(
     recording: Recording,
-    cases: Sequence[ResolvedCase],
+    cases: ResolvedCases,
     config: ReplayConfig,
     rules: Sequence[PublishedRule],
 ) -> SampleFeed:
-    known = {policy for each in cases for policy in each.policies if policy is not None}
+    known = {policy for policies in cases.values() for policy in policies if policy is not None}
     lengths = [judged_length(policy=each, trust=config.trust) for each in known] + [each.length for each in rules]
     return SampleFeed(
         recording.steps(),

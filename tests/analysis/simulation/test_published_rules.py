@@ -14,7 +14,7 @@ AVERAGE, RATE = RULES
 
 def suspensions(folder, rule, *series, **more):
     recording = recorded(folder, series)
-    found = replay(recording, [], config(rule_signal="gpu_util", **more), rules=[rule])
+    found = replay(recording, {}, config(rule_signal="gpu_util", **more), rules=[rule])
     totals = found.rules[0].total(found.workloads)
     return totals.suspensions, totals.returns_soon, round(totals.freed_gpu_hours * 60, 1)
 

@@ -127,8 +127,8 @@ def test_more_freed_is_farther_up_and_more_regret_farther_right():
 def test_ticks_are_round_and_reach_all_points():
     plot = plot_of(answer())
     assert plot is not None
-    assert [each.label for each in plot.x_ticks] == ["0%", "20%", "40%", "60%", "80%"]
-    assert [each.label for each in plot.y_ticks] == ["0%", "10%", "20%", "30%", "40%"]
+    assert [label for _, label in plot.x_ticks] == ["0%", "20%", "40%", "60%", "80%"]
+    assert [label for _, label in plot.y_ticks] == ["0%", "10%", "20%", "30%", "40%"]
     assert all(LEFT <= each.x <= WIDTH and 0 <= each.y <= HEIGHT for each in plot.points)
 
 

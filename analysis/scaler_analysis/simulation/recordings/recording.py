@@ -47,6 +47,14 @@ class RecordedSamples(NamedTuple):
     at_s: NDArray[np.float64]
     ratios: NDArray[np.float32]
 
+    def split(self, at_s: float) -> "tuple[RecordedSamples, RecordedSamples]":
+        """Those up to that instant, which is included, and those after it."""
+        end = int(self.at_s.searchsorted(at_s, "right"))
+        return (
+            RecordedSamples(self.series[:end], self.at_s[:end], self.ratios[:end]),
+            RecordedSamples(self.series[end:], self.at_s[end:], self.ratios[end:]),
+        )
+
 
 class _Run:
     """A file of samples in the order of time. It is opened for each read: there may be thousands."""

@@ -36,18 +36,13 @@ class PlotPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AxisTick:
-    at: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegretPlot:
     points: Sequence[PlotPoint]
     lines: Sequence[tuple[str, bool]] = field(default_factory=list)
     """The line of each floor through its windows: the points of a polyline, and whether it is today's floor."""
-    x_ticks: Sequence[AxisTick] = ()
-    y_ticks: Sequence[AxisTick] = ()
+    x_ticks: Sequence[tuple[float, str]] = ()
+    """Where each tick is, and its label."""
+    y_ticks: Sequence[tuple[float, str]] = ()
     accepted_x: float | None = None
 
 
@@ -80,8 +75,8 @@ def plot_of(answer: Mapping[str, Any]) -> RegretPlot | None:
     return RegretPlot(
         points=_labelled(placed),
         lines=lines,
-        x_ticks=[AxisTick(at=x_of(each), label=f"{each:.0%}") for each in x_ticks],
-        y_ticks=[AxisTick(at=y_of(each), label=f"{each:.0%}") for each in y_ticks],
+        x_ticks=[(x_of(each), f"{each:.0%}") for each in x_ticks],
+        y_ticks=[(y_of(each), f"{each:.0%}") for each in y_ticks],
         accepted_x=None if accepted is None else x_of(accepted),
     )
 
