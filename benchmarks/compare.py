@@ -23,7 +23,7 @@ from scaler_analysis.simulation.gangs.course import simulate_gangs
 from scaler_analysis.simulation.gangs.idle_mix import IdleMix, SpanLengths
 from scaler_analysis.simulation.gangs.outcomes import GangPolicy
 from scaler_analysis.simulation.gangs.pressure_plans import GangTimes
-from scaler_analysis.simulation.gangs.report import PolicyReport, as_json, report_of
+from scaler_analysis.simulation.gangs.report import Json, report_of
 from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob
 
 BEGIN = datetime(2026, 11, 1, tzinfo=UTC)
@@ -104,14 +104,14 @@ def csv_of(jobs: Sequence[SimulatedJob]) -> Iterator[str]:
         yield f"{job.created.timestamp():.0f},{job.name},{job.gpus},{seconds:.0f},{lengths}"
 
 
-def run(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], policy: GangPolicy) -> PolicyReport:
+def run(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], policy: GangPolicy) -> Json:
     began = time.process_time()
     found = simulate_gangs(jobs, quota, policy, GangTimes(idle_after=timedelta(minutes=30)))
     simulated = time.process_time()
     report = report_of(found)
     print(
         f"  {policy}: {simulated - began:.1f} s, and {time.process_time() - simulated:.1f} s for the report; "
-        f"{len(found.counts):,} instants, {report.suspensions:,} suspensions, {report.plans:,} plans",
+        f"{len(found.counts):,} instants, {report['suspensions']:,} suspensions, {report['plans']:,} plans",
         flush=True,
     )
     return report
@@ -136,7 +136,7 @@ def main() -> None:
         for policy in given.policy or GangPolicy:
             report = run(jobs, quota, policy)
             if given.write:
-                answer = json.dumps(as_json(report), indent=1)
+                answer = json.dumps(report, indent=1)
                 (given.write / f"{name}-{policy}.json").write_text(answer, encoding="utf-8")
 
 

@@ -26,7 +26,7 @@ from scaler_analysis.simulation.gangs.past_workloads import PastJobs
 from scaler_analysis.simulation.gangs.pauses import PauseRule
 from scaler_analysis.simulation.gangs.pressure_plans import GangTimes
 from scaler_analysis.simulation.gangs.recorded_jobs import recorded_jobs, with_recorded_spans
-from scaler_analysis.simulation.gangs.report import PolicyReport, WaitTimes, as_json, report_of
+from scaler_analysis.simulation.gangs.report import Json, report_of
 from scaler_analysis.simulation.gangs.simulated_job import DEFAULT_QUEUE, SimulatedJob
 from scaler_analysis.simulation.gangs.trace import read_jobs
 from scaler_analysis.simulation.recordings.recording import Recording
@@ -69,13 +69,13 @@ def run_gangs(flags: SimulateFlags) -> int:
         reports = []
         for policy in policies:
             status.update(f"simulating {policy}")
-            reports.append(report_of(simulate_gangs(mix.jobs, quota, policy, times)))
+            run = simulate_gangs(mix.jobs, quota, policy, times)
+            reports.append(report_of(run, price_per_gpu_hour=flags.price))
     facts = {**facts_of(mix.jobs, quota, left_out=mix.left_out), **mix.facts}
     if flags.as_json:
-        answer = {**facts, "policies": [as_json(each, flags.price) for each in reports]}
-        print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
+        print(json.dumps({**facts, "policies": reports}, indent=2))  # noqa: T201 (the program's output)
     else:
-        show(lambda width: render(facts, reports, width, price=flags.price, currency=settings.metrics.currency))
+        show(lambda width: render(facts, reports, width, currency=settings.metrics.currency))
     return 0
 
 
@@ -208,16 +208,14 @@ def facts_of(jobs: Sequence[SimulatedJob], quota: Mapping[str, int], *, left_out
 # --------------------------------------------------------------------------------------------------------- as a table
 
 
-def render(
-    facts: Mapping[str, Any], reports: Sequence[PolicyReport], width: int, *, price: float | None, currency: str
-) -> RenderableType:
+def render(facts: Mapping[str, Any], reports: Sequence[Json], width: int, *, currency: str) -> RenderableType:
     """A column for each policy."""
     rows = [[label, *(value(each) for each in reports)] for label, value in _ROWS]
-    if price is not None:
-        rows.append([f"given, {currency}", *(f"{each.given_gpu_hours * price:,.0f}" for each in reports)])
+    if "givenCost" in reports[0]:
+        rows.append([f"given, {currency}", *(f"{each['givenCost']:,.0f}" for each in reports)])
     return Group(
         Text(_summary(facts), style="dim"),
-        table_or_list(["", *(each.policy for each in reports)], rows, width),
+        table_or_list(["", *(each["policy"] for each in reports)], rows, width),
         *(Text(note, style="yellow") for note in facts.get("notes", ())),
     )
 
@@ -232,25 +230,25 @@ def _summary(facts: Mapping[str, Any]) -> str:
     return f"{text}; {count(facts['leftOut'], 'Workload')} that need more left out" if facts["leftOut"] else text
 
 
-def _duration(duration: timedelta) -> str:
+def _duration(seconds: float) -> str:
     """Rounded to minutes."""
-    rounded = round(duration / _MINUTE) * _MINUTE
+    rounded = round(timedelta(seconds=seconds) / _MINUTE) * _MINUTE
     return format_duration(rounded) if rounded else "0m"
 
 
-def _waits(waits: WaitTimes) -> str:
-    return " / ".join(map(_duration, (waits.mean, waits.p50, waits.p95)))
+def _waits(waits: Json) -> str:
+    return " / ".join(_duration(waits[each]) for each in ("mean", "p50", "p95"))
 
 
-_ROWS: tuple[tuple[str, Callable[[PolicyReport], str]], ...] = (
-    ("GPUs that worked", lambda each: f"{each.worked_ratio:.1%}"),
-    ("GPUs that were held", lambda each: f"{each.held_ratio:.1%}"),
-    ("gangs waited, mean / p50 / p95", lambda each: _waits(each.gang_waits)),
-    ("all waited, mean / p50 / p95", lambda each: _waits(each.job_waits)),
-    ("suspensions", lambda each: f"{each.suspensions:,}"),
-    ("back within 15m", lambda each: f"{each.returns_soon:,}"),
-    ("back within 1h", lambda each: f"{each.returns_later:,}"),
-    ("coming back waited, mean / p50 / p95", lambda each: _waits(each.resume_waits)),
-    ("GPU-hours freed", lambda each: f"{each.freed_gpu_hours:,.0f}"),
-    ("GPU-hours given", lambda each: f"{each.given_gpu_hours:,.0f}"),
+_ROWS: tuple[tuple[str, Callable[[Json], str]], ...] = (
+    ("GPUs that worked", lambda each: f"{each['workedRatio']:.1%}"),
+    ("GPUs that were held", lambda each: f"{each['heldRatio']:.1%}"),
+    ("gangs waited, mean / p50 / p95", lambda each: _waits(each["gangWaitSeconds"])),
+    ("all waited, mean / p50 / p95", lambda each: _waits(each["jobWaitSeconds"])),
+    ("suspensions", lambda each: f"{each['suspensions']:,}"),
+    ("back within 15m", lambda each: f"{each['returnsWithin15m']:,}"),
+    ("back within 1h", lambda each: f"{each['returnsWithin60m']:,}"),
+    ("coming back waited, mean / p50 / p95", lambda each: _waits(each["resumeWaitSeconds"])),
+    ("GPU-hours freed", lambda each: f"{each['freedGpuHours']:,.0f}"),
+    ("GPU-hours given", lambda each: f"{each['givenGpuHours']:,.0f}"),
 )

@@ -11,8 +11,7 @@
 Worked example: of 8 GPUs 4 are freed for an hour, and 6 are held: 2 GPU-hours are given, and 2 were free for nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from math import ceil
@@ -22,81 +21,54 @@ from typing import Any
 from scaler_analysis.simulation.gangs.outcomes import GangRun, GpuCount
 from scaler_analysis.simulation.outcome import SOON, WITHIN_AN_HOUR
 
+Json = dict[str, Any]
+
 _HOUR = timedelta(hours=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitTimes:
-    """How long so many waited; all zero where there are none."""
-
-    number: int
-    mean: timedelta
-    p50: timedelta
-    p95: timedelta
-
-    @staticmethod
-    def of(times: Iterable[timedelta]) -> "WaitTimes":
-        waits = sorted(times)
-        mean = sum(waits, timedelta(0)) / max(1, len(waits))
-        return WaitTimes(number=len(waits), mean=mean, p50=_percentile(waits, 50), p95=_percentile(waits, 95))
+def wait_times(times: Iterable[timedelta]) -> Json:
+    """How long so many waited, in seconds; all 0 where there are none."""
+    waits = sorted(times)
+    mean = sum(waits, timedelta(0)) / max(1, len(waits))
+    shown = {"mean": mean, "p50": _percentile(waits, 50), "p95": _percentile(waits, 95)}
+    return {"number": len(waits), **{name: each.total_seconds() for name, each in shown.items()}}
 
 
 def _percentile(ordered: Sequence[timedelta], percent: int) -> timedelta:
     return ordered[ceil(len(ordered) * percent / 100) - 1] if ordered else timedelta(0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyReport:
-    policy: str
-    worked_ratio: float
-    held_ratio: float
-    gang_waits: WaitTimes
-    job_waits: WaitTimes
-    suspensions: int
-    returns_soon: int
-    """Suspensions whose pause was over within 15 min."""
-    returns_later: int
-    """Suspensions whose pause was over within an hour, those within 15 min among them."""
-    resume_waits: WaitTimes
-    """How long sessions waited for their quota after a pause was over."""
-    freed_gpu_hours: float
-    given_gpu_hours: float
-    plans: int
-    plans_ended: Mapping[str, int]
-    """Why those ended by which nothing was suspended."""
-    ended_at: datetime
-    """When the last job ended."""
-    series: tuple[dict[str, Any], ...]
-    """Means of spans of time, as JSON: worked and held of the quota, and the GPUs that waiting Workloads asked for."""
+def report_of(run: GangRun, *, price_per_gpu_hour: float | None = None, points: int = 200) -> Json:
+    """What `--json` prints of one policy, and the table is made of. Times are in seconds, ratios of the quota.
 
-
-def report_of(run: GangRun, *, points: int = 200) -> PolicyReport:
-    """`points` is how many the series has."""
+    `points` is how many the series has: means of spans of time, worked and held, and the GPUs that waiting Workloads
+    asked for.
+    """
     begin, end = run.outcomes[0].job.created, run.outcomes[-1].job.created
     worked, held = (_gpu_time(run, attrgetter(each), end) for each in ("worked", "held"))
     freed = _gpu_time(run, attrgetter("freed"))
-    given = _gpu_time(run, lambda count: max(0, count.held + count.freed - run.quota))
+    given = _gpu_time(run, lambda count: max(0, count.held + count.freed - run.quota)) / _HOUR
     total = run.quota * (end - begin)
     returns = [each.wanted_at - each.at for each in run.suspensions if each.wanted_at is not None]
-    return PolicyReport(
-        policy=run.policy,
-        worked_ratio=worked / total if total else 0.0,
-        held_ratio=held / total if total else 0.0,
-        gang_waits=WaitTimes.of(each.waited for each in run.outcomes if each.job.is_gang),
-        job_waits=WaitTimes.of(each.waited for each in run.outcomes),
-        suspensions=len(run.suspensions),
-        returns_soon=sum(each <= SOON for each in returns),
-        returns_later=sum(each <= WITHIN_AN_HOUR for each in returns),
-        resume_waits=WaitTimes.of(
-            each.resumed_at - each.wanted_at for each in run.suspensions if each.wanted_at and each.resumed_at
-        ),
-        freed_gpu_hours=freed / _HOUR,
-        given_gpu_hours=given / _HOUR,
-        plans=run.plans,
-        plans_ended=run.plans_ended,
-        ended_at=max(each.ended_at for each in run.outcomes),
-        series=tuple(_series(run, begin, (end - begin) / points, points)) if end > begin else (),
-    )
+    resumed = [(each.wanted_at, each.resumed_at) for each in run.suspensions if each.wanted_at and each.resumed_at]
+    return {
+        "policy": run.policy,
+        "workedRatio": worked / total if total else 0.0,
+        "heldRatio": held / total if total else 0.0,
+        "gangWaitSeconds": wait_times(each.waited for each in run.outcomes if each.job.is_gang),
+        "jobWaitSeconds": wait_times(each.waited for each in run.outcomes),
+        "suspensions": len(run.suspensions),
+        "returnsWithin15m": sum(each <= SOON for each in returns),
+        "returnsWithin60m": sum(each <= WITHIN_AN_HOUR for each in returns),
+        "resumeWaitSeconds": wait_times(resumed_at - wanted_at for wanted_at, resumed_at in resumed),
+        "freedGpuHours": freed / _HOUR,
+        "givenGpuHours": given,
+        **({} if price_per_gpu_hour is None else {"givenCost": given * price_per_gpu_hour}),
+        "plans": run.plans,
+        "plansEnded": dict(run.plans_ended),
+        "endedAt": max(each.ended_at for each in run.outcomes).isoformat(),
+        "series": [*_series(run, begin, (end - begin) / points, points)] if end > begin else [],
+    }
 
 
 def _gpu_time(run: GangRun, value: Callable[[GpuCount], int], end: datetime | None = None) -> timedelta:
@@ -109,7 +81,7 @@ def _gpu_time(run: GangRun, value: Callable[[GpuCount], int], end: datetime | No
 # ----------------------------------------------------------------------------------------------------------- series
 
 
-def _series(run: GangRun, begin: datetime, width: timedelta, points: int) -> Iterator[dict[str, Any]]:
+def _series(run: GangRun, begin: datetime, width: timedelta, points: int) -> Iterator[Json]:
     held, worked, waiting = ([timedelta(0)] * points for _ in range(3))
     for place, count, span in _pieces(run.counts, begin, width, points):
         held[place] += count.held * span
@@ -134,37 +106,3 @@ def _pieces(
             until = min(after.at, begin + (place + 1) * width)
             yield place, count, until - at
             at, place = until, place + 1
-
-
-# ------------------------------------------------------------------------------------------------------------- JSON
-
-
-def as_json(report: PolicyReport, price_per_gpu_hour: float | None = None) -> dict[str, Any]:
-    """What `--json` prints of one policy. Times are in seconds, ratios of the quota."""
-    return {
-        "policy": report.policy,
-        "workedRatio": report.worked_ratio,
-        "heldRatio": report.held_ratio,
-        "gangWaitSeconds": _waits_json(report.gang_waits),
-        "jobWaitSeconds": _waits_json(report.job_waits),
-        "suspensions": report.suspensions,
-        "returnsWithin15m": report.returns_soon,
-        "returnsWithin60m": report.returns_later,
-        "resumeWaitSeconds": _waits_json(report.resume_waits),
-        "freedGpuHours": report.freed_gpu_hours,
-        "givenGpuHours": report.given_gpu_hours,
-        **({} if price_per_gpu_hour is None else {"givenCost": report.given_gpu_hours * price_per_gpu_hour}),
-        "plans": report.plans,
-        "plansEnded": dict(report.plans_ended),
-        "endedAt": report.ended_at.isoformat(),
-        "series": [*report.series],
-    }
-
-
-def _waits_json(waits: WaitTimes) -> dict[str, float]:
-    return {
-        "number": waits.number,
-        "mean": waits.mean.total_seconds(),
-        "p50": waits.p50.total_seconds(),
-        "p95": waits.p95.total_seconds(),
-    }
