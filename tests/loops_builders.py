@@ -40,9 +40,9 @@ from scaler.suspension.boost_controller import boost_indexes
 from scaler.targets.cluster_state import (
     WORKLOAD_ANNOTATION,
     ClusterState,
-    NoRemoteVerdicts,
     RemoteVerdicts,
     WatchHealth,
+    no_remote_verdict,
     pod_indexes,
     scalable_workload_indexes,
     workload_indexes,
@@ -257,7 +257,7 @@ class MemoryCluster:
     workloads: MemoryStore[Workload] = field(default_factory=lambda: MemoryStore(workload_indexes() | boost_indexes()))
     pods: MemoryStore[Pod] = field(default_factory=lambda: MemoryStore(pod_indexes(GPUS)))
     scales: MemoryScales = field(default_factory=MemoryScales)
-    remote: RemoteVerdicts = field(default_factory=NoRemoteVerdicts)
+    remote: RemoteVerdicts = no_remote_verdict
     nodes: MemoryStore[Node] = field(default_factory=MemoryStore)
 
     def read(self) -> ClusterState:

@@ -39,8 +39,8 @@ from scaler.quota.watch import QuotaReflectors, disconnected, outdated
 from scaler.suspension.boost_controller import boost_indexes
 from scaler.targets.cluster_state import (
     ClusterState,
-    NoRemoteVerdicts,
     RemoteVerdicts,
+    no_remote_verdict,
     pod_indexes,
     scalable_workload_indexes,
     scaled_object_indexes,
@@ -82,9 +82,9 @@ class Reflectors:
         self.all: list[Reflector[Any]] = [self.scaled_objects, with_records, self.workloads, self.pods]
 
     def cluster(
-        self, gpus: GpuResources, remote: RemoteVerdicts | None = None, *, nodes: Reflector[Node] | None = None
+        self, gpus: GpuResources, remote: RemoteVerdicts = no_remote_verdict, *, nodes: Reflector[Node] | None = None
     ) -> ClusterState:
-        """`remote` is what other clusters say of what runs there; None: nothing is known of that."""
+        """`remote` is what other clusters say of what runs there."""
         return ClusterState(
             scaled_objects=self.scaling,
             scalable_workloads=self.scalable_workloads,
@@ -92,7 +92,7 @@ class Reflectors:
             pods=self.pods,
             gpus=gpus,
             switched=self.switched,
-            remote=remote or NoRemoteVerdicts(),
+            remote=remote,
             nodes=nodes,
             namespaces=self._namespaces,
         )

@@ -73,7 +73,7 @@ from scaler.samples.wake_queries import WakeQueries, WakeQuery
 from scaler.suspension.before_suspend import BeforeSuspendController
 from scaler.suspension.hooks import hook_of
 from scaler.suspension.priority_boost import BoostSwitch
-from scaler.targets.cluster_state import seconds_since_heard
+from scaler.targets.cluster_state import no_remote_verdict, seconds_since_heard
 from scaler.targets.owners import Owners
 from scaler.targets.scale_subresources import ScaleSubresources
 
@@ -107,7 +107,8 @@ class Wiring:
         self.cluster_reflectors = ClusterReflectors(transport, is_confined=bool(kubernetes.namespaces))
         self.hub = self._hub()
         nodes = None if kubernetes.namespaces else self.cluster_reflectors.nodes
-        self.cluster = self.reflectors.cluster(gpus, self.hub.answers if self.hub is not None else None, nodes=nodes)
+        remote = self.hub.answers.of if self.hub is not None else no_remote_verdict
+        self.cluster = self.reflectors.cluster(gpus, remote, nodes=nodes)
         self.decision_cache = self._empty_cache()
         changed = ChangedScaledObjects()
         self.re_evaluation = ReEvaluation(reflectors=self.reflectors, cluster=self.cluster, touch=changed.add)

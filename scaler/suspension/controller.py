@@ -35,7 +35,7 @@ from scaler.targets.cluster_state import WORKLOAD_ANNOTATION, WatchedObjects
 from scaler.targets.records import ScalableWorkloads, record_owner
 from scaler.targets.switched_objects import SwitchedObjects
 from scaler.targets.target_state import Phase
-from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, WAKE_ANNOTATION, has_wake_annotation, owner_key
+from scaler.targets.workloads import WAKE_ANNOTATION, owner_key
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +43,6 @@ _WORKERS = 4
 _RESYNC = timedelta(minutes=5)
 """Everything is looked at this often even if nothing seems to have changed."""
 
-_KEEPS = frozenset({KEEP_FOR, KEEP_UNTIL, EXCLUDE})
 _IN_MOTION = frozenset({Phase.SUSPENDING, Phase.RESUMING, Phase.STARTING})
 """Phases that end with pods. Not every pod names its Workload, so its watch alone would miss some ends."""
 
@@ -164,9 +163,7 @@ class SuspensionController:
             for request in self._written_on(namespace, target):
                 self.queue.add(request)
         for scaled_object in self.scaled_objects.by_index("wake", WAKE_ANNOTATION):
-            annotations = scaled_object.metadata.annotations
-            if has_wake_annotation(annotations) or annotations.keys() & _KEEPS:
-                self._enqueue_wake(scaled_object)
+            self._enqueue_wake(scaled_object)
 
     def _next_to_be_warned(self, evaluation: Evaluation) -> Iterable[TargetKey]:
         """Targets of those whose warning the budgets have refused, and would not now."""

@@ -155,7 +155,7 @@ class SuspensionReconciler:
         """Whether the step was taken; False where it turned out not to be wanted any more."""
         match step:
             case SuspensionStep.DEACTIVATE:
-                if not await self.is_wanted_at_zero(scalable):
+                if not await self._is_wanted_at_zero(scalable):
                     log.info("suspension called off: replicas is no longer 0", scalable_workload=scalable.metadata.key)
                     return False
                 await self._deactivate(scalable, workload, decision)
@@ -209,7 +209,7 @@ class SuspensionReconciler:
         what = f"deactivated {workload.resource.kind} {workload.name}{again}: {message}"
         record_on_both(self._announcer, scalable, workload, reason, what)
 
-    async def is_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
+    async def _is_wanted_at_zero(self, scalable: ScalableWorkload) -> bool:
         """Whether the API itself, and not a copy, has it at replicas 0. Raises: KubeError."""
         path = SCALABLE_WORKLOAD.path(*scalable.metadata.key)
         fresh = decode(ScalableWorkload, await self._api.get(path))

@@ -39,6 +39,7 @@ from scaler.targets.workloads import (
     SUSPEND_AT,
     WAKE_ANNOTATION,
     grant_of,
+    has_wake_annotation,
     hook_run_of,
     observe,
     owner_key,
@@ -113,19 +114,14 @@ class WatchedObjects(ObjectLister[T], Protocol[T]):
         """The function that ends the subscription."""
 
 
-class RemoteVerdicts(Protocol):
-    """What the clusters say to which MultiKueue has dispatched Workloads."""
-
-    def of(self, workload: target_state.ObservedWorkload) -> RemoteAnswer | Unknown:
-        """What the cluster says of a dispatched one where it runs now; or why that is not known."""
+RemoteVerdicts = Callable[[target_state.ObservedWorkload], RemoteAnswer | Unknown]
+"""What the cluster says of a Workload to which MultiKueue has dispatched it; or why that is not known."""
 
 
-class NoRemoteVerdicts:
+def no_remote_verdict(workload: target_state.ObservedWorkload) -> Unknown:
     """Nothing is known of other clusters."""
-
-    def of(self, workload: target_state.ObservedWorkload) -> Unknown:
-        message = f"it runs on cluster {workload.cluster}, of which nothing is known here"
-        return Unknown(reason=UnknownReason.REMOTE_VERDICT_MISSING, message=message)
+    message = f"it runs on cluster {workload.cluster}, of which nothing is known here"
+    return Unknown(reason=UnknownReason.REMOTE_VERDICT_MISSING, message=message)
 
 
 class SwitchedLister(Protocol):
@@ -237,16 +233,15 @@ def job_key(workload: Workload) -> tuple[str, str, str] | None:
     return workload.metadata.namespace, JOB_NAME_LABELS[owner.kind], owner.name
 
 
-_REQUESTS = frozenset({WAKE_ANNOTATION, KEEP_FOR})
 _KEEPS = frozenset({KEEP_UNTIL, EXCLUDE})
 _KEEP_LIMITS = frozenset({"longestKeep", "keepsPerWeek", "keepUsers"})
 
 
 def _awaits_leader(scaled: ScaledObject) -> bool:
     """Whether it has an annotation that the leader acts on."""
-    named = scaled.metadata.annotations.keys()
-    is_limited = named & _KEEPS and any(each.metadata.keys() & _KEEP_LIMITS for each in scaled.spec.triggers)
-    return bool(named & _REQUESTS or is_limited)
+    annotations = scaled.metadata.annotations
+    is_limited = annotations.keys() & _KEEPS and any(x.metadata.keys() & _KEEP_LIMITS for x in scaled.spec.triggers)
+    return bool(has_wake_annotation(annotations) or KEEP_FOR in annotations or is_limited)
 
 
 def scaled_object_indexes() -> dict[str, Index[ScaledObject]]:
@@ -335,7 +330,7 @@ class ClusterState:
     pods: ObjectLister[Pod]
     gpus: GpuResources
     switched: SwitchedLister = field(default_factory=NoSwitchedObjects)
-    remote: RemoteVerdicts = field(default_factory=NoRemoteVerdicts)
+    remote: RemoteVerdicts = no_remote_verdict
     nodes: ObjectLister[Node] | None = None
     """None where Nodes are not watched."""
     namespaces: Collection[str] = ()
@@ -400,7 +395,7 @@ class ClusterState:
     def remote_answers(self, namespace: str) -> Hashable:
         """What other clusters say of Workloads of the namespace: while it is as before, they say the same."""
         dispatched = self.workloads.by_index("dispatched", namespace)
-        return tuple((each.metadata.uid, self.remote.of(self._observe(each))) for each in dispatched)
+        return tuple((each.metadata.uid, self.remote(self._observe(each))) for each in dispatched)
 
     def switched_of(self, scalable: ScalableWorkload) -> tuple[Switch, SwitchedObject | Unknown] | None:
         """The object with a switch of its own that is scaled, or why it is not known; None for any other kind."""
@@ -629,7 +624,7 @@ class ClusterState:
             workload=observed,
             pods=self.pods_of_workload(workload),
             taken_by=self._taken_by(scalable, self.scaler_of(workload)),
-            remote=self.remote.of(observed) if observed.cluster else None,
+            remote=self.remote(observed) if observed.cluster else None,
         )
 
     def _taken_by(self, scalable: ScalableWorkload, oldest: ScalableWorkload | None) -> str:

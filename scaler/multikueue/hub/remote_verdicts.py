@@ -48,7 +48,7 @@ from the one here, and times are in whole seconds."""
 
 @dataclass(kw_only=True, eq=False)
 class RemoteAnswers:
-    """`RemoteVerdicts` of the decisions."""
+    """What workers say of the Workloads that are dispatched to them."""
 
     workers: WorkerConnections
     _ahead: dict[str, timedelta] = field(default_factory=dict, init=False)

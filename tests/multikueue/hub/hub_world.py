@@ -56,7 +56,7 @@ class HubWorld:
     def __init__(self, *names: str) -> None:
         self.clock = VirtualClock(NOON)
         self.workers = Workers(self.clock, *(names or ("w1", "w2")))
-        self.cluster = MemoryCluster(remote=RemoteAnswers(workers=self.workers))
+        self.cluster = MemoryCluster(remote=RemoteAnswers(workers=self.workers).of)
         self.decision_cache = DecisionCache(max_age=3 * TICK, clock=self.clock.monotonic)
         source = ScriptedSource(metrics=Metrics(series=[]), clock=self.clock.now)
         self.evaluator = evaluator_of(self.cluster, source, self.decision_cache, self.clock.now)
