@@ -148,7 +148,7 @@ class ReservedWorkload:
     """Whether another check is Retry or Rejected: Kueue releases its quota, at once or after the requested delay."""
     entry: CheckEntry | None = None
     yielded: Yielded | None = None
-    """None where it never has."""
+    """How it has released its quota before; None where it never has."""
 
     @property
     def is_yielding(self) -> bool:
@@ -180,7 +180,7 @@ class ReservedWorkload:
 
     @property
     def stage(self) -> ReservationStage:
-        """For its ProvisioningRequests. Kueue removes and re-adds entries; that alone changes nothing."""
+        """The stage for its ProvisioningRequests. Kueue removes and re-adds entries; that alone changes nothing."""
         if not self.is_held:
             return ReservationStage.GONE
         return ReservationStage.STARTED if self.is_released else ReservationStage.WAITING
@@ -271,7 +271,7 @@ class CheckChange:
 
 @dataclass(frozen=True, slots=True)
 class NoChange:
-    """Nothing is to be written."""
+    """A check with nothing to be written."""
 
     why: str
 

@@ -71,11 +71,11 @@ class Released:
     key: str
     because: CheckReason
     waited: timedelta
-    """Since its quota was reserved."""
+    """The time since its quota was reserved."""
     reused_gpus: int = 0
-    """On nodes that were there before."""
+    """GPUs on nodes that were there before."""
     provisioned_gpus: int = 0
-    """On nodes that have come since."""
+    """GPUs on nodes that have come since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class AdmissionCheckController:
         return [each for each in await write_all(due, write, at_once=_AT_ONCE) if each is not None]
 
     def _released(self, each: CheckedWorkload, change: CheckChange, now: datetime) -> Released | None:
-        """For telemetry; None of one that was running already."""
+        """What telemetry counts of a release; None for a Workload that was running already."""
         reserved_at = each.reserved_at
         if change.because is CheckReason.ADMITTED_BEFORE or reserved_at is None:
             return None
@@ -282,7 +282,7 @@ class CheckStateWriter:
         return refused is None or refused.until <= now
 
     def _back_off(self, name: CheckKey, now: datetime, *, is_conflict: bool) -> None:
-        """After a refusal: for 1, 2, 4 … seconds, up to a minute. After the first conflict not at all."""
+        """A refusal's pause: 1, 2, 4 … seconds, up to a minute; none after the first conflict."""
         before = self._refused.get(name)
         times = before.times + 1 if before is not None else 1
         self._refused[name] = _Refused(times, now + timedelta(seconds=_PAUSES.ceiling(times - is_conflict)))

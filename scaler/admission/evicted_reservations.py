@@ -41,7 +41,7 @@ RELEASE_DELAY = timedelta(seconds=3)
 @dataclass(slots=True)
 class _Evicted:
     workload: Workload
-    """As it was before its eviction or, after a restart, as it was listed."""
+    """The Workload as it was before its eviction or, after a restart, as it was listed."""
     pending_demands: tuple[NodeDemand, ...] | str
     """What the pods need that were not on nodes then, or why these are not known."""
     since: datetime | None = None
@@ -66,7 +66,7 @@ class EvictedReservations:
         self._evicted: dict[str, _Evicted] = {}
         """The Workloads that were evicted, by uid."""
         self._named: dict[tuple[str, str], _Evicted] = {}
-        """That which was evicted last, by the key of the Workload."""
+        """The one of these that was evicted last, by the key of the Workload."""
 
     def note(self, workload: Workload, pending_demands: tuple[NodeDemand, ...] | str = ()) -> None:
         """It is evicted after it was released, or was listed in that state."""
@@ -106,7 +106,7 @@ class EvictedReservations:
     def _taken(
         self, now: datetime, current: Callable[[str], Workload | None]
     ) -> Iterator[tuple[Workload, tuple[NodeDemand, ...] | str]]:
-        """Those whose pods may still be scheduled, and what these need, or why that is not known. Others go."""
+        """The Workloads whose pods may still be scheduled, and what these need, or why that is not known. Others go."""
         for uid, evicted in list(self._evicted.items()):
             may_make_pods = self._may_make_pods(evicted, now, current)
             taken = (evicted.pending_demands if may_make_pods else ()) or self._of_pods(evicted.workload)

@@ -22,7 +22,7 @@ from scaler.quota.tree import Tree
 from scaler.quota.workload_index import SchedulingContext
 
 MAX_FORECASTS = 4
-"""For one plan: each takes up to some tenths of a second."""
+"""The most forecasts for one plan: each takes up to some tenths of a second."""
 _NONE: frozenset[str] = frozenset()
 
 

@@ -95,7 +95,7 @@ class CheckedWorkload:
     is_reclaim_pending: bool = False
     """Whether it is not decided yet if idle workloads are suspended for it."""
     provisioning: ProvisioningInputs | None = None
-    """None where no nodes are requested for it, nor were."""
+    """What nodes are requested by; None where none are requested for it, nor were."""
     requests: Mapping[str, ProvisioningRequest] = field(default_factory=dict)
     """Its ProvisioningRequests, made for this check, by name."""
     observed: tuple[ObservedRequest, ...] = ()
@@ -314,7 +314,7 @@ def _placed(workloads: Sequence[CheckedWorkload], inputs: AdmissionInputs) -> tu
 
 
 def plan_step(each: CheckedWorkload, inputs: AdmissionInputs) -> CheckedWorkload:
-    """With what is to be done about its requests."""
+    """The Workload with what is to be done about its requests."""
     step = _step(each, inputs)
     return each if step is each.step else replace(each, step=step)
 

@@ -46,11 +46,11 @@ class ReclaimAnswers:
     """
 
     def __init__(self, *, is_planning: bool = True) -> None:
-        """Not `is_planning`: reclaim plans are off, and no decision is waited for."""
+        """`is_planning` is False where reclaim plans are off: no decision is waited for."""
         self._is_planning = is_planning
         self._subscribers: list[Callable[[], None]] = []
         self._since: dict[str, datetime] = {}
-        """Since when each Workload lacks nodes, by its uid."""
+        """When each Workload began to lack nodes, by its uid."""
         self._decided: set[str] = set()
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -82,7 +82,7 @@ class LeaderState:
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Why a Workload's ProvisioningRequests are not written for a while, by its uid."""
     answers: ReclaimAnswers | None = None
-    """None where nothing is reclaimed for Workloads that lack nodes."""
+    """The decisions of reclaim plans; None where nothing is reclaimed for Workloads that lack nodes."""
 
     def clear(self) -> None:
         """Another replica leads."""
@@ -200,7 +200,7 @@ class AdmissionPlanner:
     def _with_needs(
         self, each: CheckedWorkload, donors: Sequence[Donor], unclaimed: Sequence[TerminatingPods], now: datetime
     ) -> CheckedWorkload:
-        """With what one that waits needs, and what happens for it."""
+        """The waiting Workload with what it needs, and what happens for it."""
         waits_for_pods = isinstance(each.policy, CheckPolicy) and each.policy.wait_for_pods_gone
         answers = self.leader.answers
         return replace(
@@ -225,7 +225,7 @@ class AdmissionPlanner:
         return tuple({each.owner: each for each in left}.values())
 
     def with_requests(self, each: CheckedWorkload, now: datetime) -> CheckedWorkload:
-        """With its ProvisioningRequests, and what can follow from them."""
+        """The Workload with its ProvisioningRequests, and what can follow from them."""
         requests = requests_of(self.requests, each.workload, each.check)
         if each.provisioning_policy is None and not requests:
             return each
@@ -248,7 +248,7 @@ class AdmissionPlanner:
         return replace(found, updates=updates, left_out=left_out)
 
     def _quota_tree(self, each: CheckedWorkload, now: datetime) -> QuotaTree | None:
-        """Where its quota is, if it may return that."""
+        """The tree that its quota is in; None where it may not return that."""
         policy, quota = each.provisioning_policy, self._quota()
         if policy is None or not policy.yields_at_limit or isinstance(quota, NotSynced):
             return None

@@ -50,7 +50,7 @@ class ProvisioningPolicy:
     provisioning_class: str
     parameters: Mapping[str, str] = field(default_factory=dict)
     managed_resources: frozenset[str] = frozenset()
-    """Only PodSets that request one of these are provisioned for; empty means all of them."""
+    """The resources of which a PodSet requests one to be provisioned for; empty means that all PodSets are."""
     only_missing: bool = False
     """Whether only the pods that fit no node are requested, and not the whole gang. Right for classes that add nodes
     for everything that is requested. Those of Cluster Autoscaler subtract what is free already: for a request of the
@@ -83,7 +83,7 @@ class CheckPolicy:
     pin_label: str = ""
     """The node label by which a gang is pinned to the nodes that were found free for it; empty: it is not pinned."""
     provisioning: ProvisioningPolicy | None = None
-    """None: nodes are never requested."""
+    """How nodes are requested; None: they never are."""
 
     @property
     def words(self) -> str:

@@ -1,4 +1,4 @@
-"""For which remote copies of MultiKueue may this cluster suspend idle workloads or request nodes?
+"""Which remote copies of MultiKueue may this cluster suspend idle workloads or request nodes for?
 
 A hub of MultiKueue creates a copy of each dispatched Workload on one worker cluster or on many, and keeps the one that
 is admitted first. What is suspended for a copy on any other cluster is suspended in vain.

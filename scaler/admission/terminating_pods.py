@@ -40,8 +40,7 @@ from scaler.targets.cluster_state import (
 from scaler.targets.workloads import SUSPENDED_ANNOTATION, owner_key, suspended_annotation
 
 STUCK_AFTER = timedelta(minutes=5)
-"""After its grace period a pod is expected to terminate within seconds. One that has not by then is stuck: on a lost
-node, or by a finalizer."""
+"""The time after its grace period by which a pod has terminated, or is stuck: on a lost node, or by a finalizer."""
 
 _JOB_LABELS = frozenset(JOB_NAME_LABELS.values())
 Key = tuple[str, str]
@@ -222,7 +221,7 @@ def pods_of(workload: Workload, pods: ObjectLister[Pod]) -> Sequence[Pod]:
 
 
 def _left(owner: str, pods: Sequence[Pod], since: datetime | None, now: datetime) -> TerminatingPods | None:
-    """None where there are no pods."""
+    """The owner's pods that are left; None where there are none."""
     overdue = sum(_is_overdue(pod, now) for pod in pods)
     return TerminatingPods(owner=owner, pods=len(pods), overdue=overdue, since=since) if pods else None
 

@@ -205,7 +205,7 @@ class AdmissionWatch:
         ]
 
     def workload(self, key: str) -> Workload | None:
-        """As it was last observed or written."""
+        """The Workload as it was last observed or written."""
         namespace, _, name = key.partition("/")
         return self._copies.workloads.get(namespace, name)
 

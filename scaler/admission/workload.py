@@ -56,7 +56,7 @@ CONTROLLER = "idlegpu.io/reclaim"
 POLICY_GROUP, POLICY_KIND = "idlegpu.io", "ReclaimPolicy"
 """What their parameters are."""
 YIELDED_ANNOTATION = "idlegpu.io/yielded"
-"""On a Workload: for which Workload it released its quota because of our check, when, and how often."""
+"""An annotation of a Workload: for which Workload it released its quota because of our check, when, and how often."""
 ACTIVE = "Active"
 _NEVER_AGAIN = datetime(9000, 1, 1, tzinfo=UTC)
 

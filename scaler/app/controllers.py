@@ -55,7 +55,7 @@ class Controller(Protocol):
 
 
 _LEADERLESS_SECONDS = 120.0
-"""Without a leader for this long no replica is ready: a crash of its holder leaves the Lease alone for some seconds."""
+"""The time without a leader after which no replica is ready: after a crash nobody holds the Lease for some seconds."""
 
 
 class LeaderControllers:
@@ -125,7 +125,7 @@ class LeaderControllers:
             *suspend_ats,
             *offered,
         )
-        """Those that act on evaluations."""
+        """The controllers that act on evaluations."""
         when_free = WakeController(WakePlanner(wiring.planner), api)
         self._others: tuple[Controller, ...] = (
             self.attachment,
@@ -206,9 +206,9 @@ class Leadership:
         self._sink = sink
         self._elector: LeaderElector | None = None
         self.controllers: LeaderControllers | None = None
-        """None unless this process reconciles, and before `run`."""
+        """The controllers of this process; None unless it reconciles, and before `run`."""
         self.dispatcher: Dispatcher | None = None
-        """None unless this process dispatches, and before `run`."""
+        """The dispatcher of this process; None unless it dispatches, and before `run`."""
         if not self.has_lease:
             sink.metrics.show_no_leader()
 

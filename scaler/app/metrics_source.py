@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 class MetricsSource(SignalSource, Protocol):
-    """Where samples are read; Prometheus also evaluates wake queries."""
+    """A server that samples are read from; Prometheus also evaluates wake queries."""
 
     async def close(self) -> None:
         """Close its connections."""
@@ -54,7 +54,7 @@ class _Nothing:
         raise SourceError(UNCONFIGURED, transient=False)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """There is nothing to close."""
 
 
 NO_METRICS_SOURCE = _Nothing()

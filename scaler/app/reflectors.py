@@ -118,7 +118,7 @@ class ClusterReflectors:
 
     @property
     def always(self) -> list[Reflector[Any]]:
-        """Those of kinds that Kueue and Kubernetes always have."""
+        """The reflectors of kinds that Kueue and Kubernetes always have."""
         return [] if self.is_confined else [*self.quota.all, self.nodes]
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

@@ -153,7 +153,7 @@ class Wiring:
 
     @property
     def namespaces(self) -> Reflector[Namespace] | None:
-        """None where only some are watched, and their labels may not be read."""
+        """The namespaces with their labels; None where only some are watched, and labels may not be read."""
         return None if self.cluster_reflectors.is_confined else self.cluster_reflectors.quota.namespaces
 
     def jobs(self, *, changed: Callable[[], None]) -> JobWatch:
@@ -224,7 +224,7 @@ class Wiring:
         )
 
     def link_pages(self) -> LinkPages | None:
-        """None where no links are configured."""
+        """The pages of links in notifications; None where no links are configured."""
 
         def policy_of(key: tuple[str, str]) -> Policy | None:
             decision = decision_of(self.decision_cache, key)
@@ -234,13 +234,13 @@ class Wiring:
         return LinkPages(self.links, self.transport, scaled_object, policy_of=policy_of) if self.links else None
 
     def copies(self) -> dict[Resource, Reflector[Any]]:
-        """Those of kinds that the leader writes."""
+        """The reflectors of kinds that the leader writes."""
         shared = self.cluster_reflectors
         found = (*self.reflectors.all, *self.idle_policies.all, shared.quota.checks, shared.policies, shared.offers)
         return {each.resource: each for each in found}
 
     def wake_requests(self) -> WakeRequests | None:
-        """None where the settings do not ask for them."""
+        """What answers requests to wake; None where the settings do not ask for them."""
         http = self._settings.http
         if not http.wake:
             return None
@@ -269,7 +269,7 @@ class Wiring:
         )
 
     def _namespaces_shown(self) -> set[str]:
-        """Those that the page may have something to show of."""
+        """The namespaces that the page may have something to show of."""
         cluster, policies = self.cluster, self.idle_policies.namespaced
         found = {each.metadata.namespace for each in cluster.scaled_objects.items()}
         found |= {each.metadata.namespace for each in cluster.workloads.items()}
@@ -408,7 +408,7 @@ class Wiring:
         )
 
     def _hub(self) -> HubWiring | None:
-        """None unless this is a hub: `dispatcher` is one of the components."""
+        """The wiring of a hub; None unless this is one: `dispatcher` is one of the components."""
         if "dispatcher" not in self._settings.components:
             return None
         return HubWiring(self._settings, self.transport, self.reflectors.workloads, self.cluster_reflectors.quota)

@@ -32,7 +32,7 @@ _BEFORE: Mapping[str, str] = {
 
 
 def old_annotations(annotations: Mapping[str, str]) -> dict[str, None]:
-    """Those that are to be removed."""
+    """The annotations that are to be removed."""
     return {key: None for key in annotations if key in (_HISTORY, _WARNED_AT, _HOOK_RUN) or key.startswith(MARK_PREFIX)}
 
 
@@ -83,7 +83,7 @@ def _hook_run(text: str, now: datetime) -> BeforeSuspendStatus | None:
 
 
 def _past(at: datetime, now: datetime) -> datetime | None:
-    """In UTC, and not after now; None where it has no zone, or is beyond the calendar."""
+    """The time in UTC, and not after now; None where it has no zone, or is beyond the calendar."""
     try:
         return min(at.astimezone(UTC), now) if at.tzinfo is not None else None
     except OverflowError:

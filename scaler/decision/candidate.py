@@ -1,4 +1,4 @@
-"""Where does a workload stand between work and suspension? A decision × its warning → one state.
+"""How far is a workload between work and suspension? A decision × its warning → one state.
 
 That of a phase in which it is asked to be at 0 comes first, then that of the answer's reason (`REASONS`); one that is
 quiet for a while is Idle, and where its owner is warned of that, Warned.
@@ -77,7 +77,7 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     cause: str = ""
     """What one that is woken was woken for, a `WakeCause`. Older lines have none."""
     idle_since: datetime | None = None
-    """Since when its GPUs are idle, of one that is warned or suspended for that."""
+    """The time since which its GPUs are idle, of one that is warned or suspended for that."""
     idle_at_least: bool = False
     """Whether that is a bound."""
     times: int = 0
@@ -85,7 +85,7 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 def lines_of(history: Iterable[bytes | msgspec.Raw]) -> list[HistoryLine]:
-    """Those that can be read; a time without its zone cannot."""
+    """The lines that can be read; a time without its zone cannot."""
     found = []
     for each in history:
         with suppress(*UNREADABLE):
@@ -133,7 +133,7 @@ suspend it anew, where that is longer. It does not count for how long it was lef
 
 
 def waking_since(history: Sequence[HistoryLine]) -> datetime | None:
-    """Since when it shall run and does not, by its history; None where its last line says otherwise."""
+    """The time since which it shall run and does not, by its history; None where its last line says otherwise."""
     waking = takewhile(lambda line: line.state in (_S.WAKING, _S.UNKNOWN), reversed(history))
     return min((line.at for line in waking), default=None)
 
@@ -149,7 +149,7 @@ def suspended_at(history: Sequence[HistoryLine], *, is_down: bool) -> datetime |
 
 
 def quiet_of(history: Sequence[HistoryLine], *, until: datetime) -> Quiet | None:
-    """Since when it is quiet by its last lines: a bound, as a line begins a while after work has ended.
+    """The quiet of its last lines: a bound, as a line begins a while after work has ended.
 
     None where the last line tells of something else. `until` is up to when these lines were written.
     """
@@ -168,7 +168,7 @@ class Return(NamedTuple):
 
     cause: WakeCause
     after: timedelta
-    """From when the leader saw the request until it ran."""
+    """The time from when the leader saw the request until it ran."""
 
 
 def return_of(history: Sequence[HistoryLine]) -> Return | None:

@@ -43,9 +43,9 @@ class Decision:
     target: TargetState
     policy: Policy
     verdict: WorkloadVerdict | None
-    """None where the GPUs were not looked at, because the answer does not depend on them."""
+    """The verdict on its GPUs; None where they were not looked at, because the answer does not depend on them."""
     idle_since: datetime | None
-    """Since when the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
+    """The time since which the GPUs are quiet, as far as known; None while work is seen or nothing runs."""
     idle_at_least: bool = False
     """Whether `idle_since` is a bound: they may be quiet for longer, or may have worked until then unseen."""
     decided_at: datetime
@@ -80,7 +80,7 @@ class Decision:
 
     @property
     def noticeable_at(self) -> datetime | None:
-        """From when on quiet is shown in a status, if it lasts so long; None where there is none."""
+        """The time from which a status shows the quiet, if it lasts so long; None where there is none."""
         return None if self.idle_since is None else self.idle_since + self.policy.window / _NOTICEABLE
 
     @property
@@ -103,7 +103,7 @@ class Decision:
 
     @property
     def _policy_warns_at(self) -> datetime | None:
-        """None where it is busy, kept, or only observed."""
+        """The time of the policy's warning; None where it is busy, kept, or only observed."""
         warning, since = self.policy.warning, self.idle_since
         if warning is None or since is None or not row_of(self.answer.reason).warns:
             return None
@@ -181,13 +181,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quiet:
-    """Since when GPUs are quiet, as was known at an earlier time. Samples are forgotten; this is kept."""
+    """The quiet of GPUs, as was known at an earlier time. Samples are forgotten; this is kept."""
 
     since: datetime
     at_least: bool
     """Whether it is a bound."""
     until: datetime
-    """Up to when it is known that they stayed quiet."""
+    """The time up to which it is known that they stayed quiet."""
 
 
 class Case(NamedTuple):
@@ -197,9 +197,9 @@ class Case(NamedTuple):
     policy: Policy
     now: datetime
     verdict: Idle | Busy | Unknown | None
-    """None where the GPUs were not looked at."""
+    """The verdict on its GPUs; None where they were not looked at."""
     is_down: bool
-    """At 0; but one whose pods run until its plan is carried out is decided on as it runs."""
+    """Whether it is at 0; but one whose pods run until its plan is carried out is decided on as it runs."""
     ran: timedelta
     idle_since: datetime | None
     idle_at_least: bool
@@ -259,7 +259,7 @@ def _warned_since(target: TargetState, idle_since: datetime) -> datetime | None:
 
 
 def _counts_from(policy: Policy, target: TargetState, warned_at: datetime) -> datetime | None:
-    """From when the time of the policy's warning counts; None where its owner has yet to be notified."""
+    """The time from which the policy's warning counts; None where its owner has yet to be notified."""
     if not policy.require_delivery:
         return warned_at
     return None if target.notified_at is None else max(warned_at, target.notified_at)
@@ -342,7 +342,7 @@ def wake_cause(decision: Decision) -> WakeCause | None:
 
 
 def left_alone_until(target: TargetState, now: datetime) -> datetime | None:
-    """Until when it is not suspended because another client sets that back; None where it is not left alone.
+    """The time up to which it is not suspended because another client sets that back; None where it is not left alone.
 
     Its history may be in an annotation: a time that is yet to come counts for nothing.
     """
@@ -408,6 +408,6 @@ def _quiet_here(
 
 
 def _quiet_since(running_since: datetime, gpu: GpuEvidence) -> tuple[datetime, bool]:
-    """Since when it is quiet by its samples, and whether that is a bound."""
+    """The time since which it is quiet by its samples, and whether that is a bound."""
     ended_at, unseen_until = gpu.last_active_at or running_since, gpu.unseen_until
     return (ended_at, False) if unseen_until is None or ended_at >= unseen_until else (unseen_until, True)

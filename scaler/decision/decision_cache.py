@@ -64,14 +64,14 @@ class Evaluation:
         return cls(at=at, entries=entries, keys_by_target=found)
 
     def decisions_on(self, namespace: str, target: ScaleTargetRef) -> tuple[Decision, ...]:
-        """Those of all triggers of all ScaledObjects of the target."""
+        """The decisions of all triggers of all ScaledObjects of the target."""
         keys = self.keys_by_target.get((namespace, target), ())
         return tuple(decision for key in keys for decision in self.entries[key].triggers.values())
 
     def renewed(
         self, entries: Mapping[Key, EvaluatedScaledObject], *, only: Collection[Key] | None = None, at: datetime
     ) -> "Evaluation":
-        """With these entries; of all others those stay that are among `only`."""
+        """The evaluation with these entries; of all others those stay that are among `only`."""
         kept, before = {**self.entries, **entries}, self.entries
         if only is not None and len(kept) > len(only):
             kept = {key: entry for key, entry in kept.items() if key in only}

@@ -78,7 +78,7 @@ class EvaluationTick:
     seconds: float
     intake: RefreshResult
     evaluation: Evaluation | None
-    """None where nothing was published."""
+    """The evaluation that was published; None where nothing was."""
 
 
 def aligned(now: datetime, interval: timedelta) -> datetime:
@@ -135,7 +135,7 @@ class Evaluator:
     observe: Callable[[EvaluationTick], None] = lambda _: None
     published: Callable[[Evaluation], None] = lambda _: None
     led_until: Callable[[], datetime | None] = lambda: None
-    """Up to when there was a leader before this process ran, which kept records."""
+    """The time up to which there was a leader before this process ran, which kept records."""
     longest_asked: Callable[[], timedelta] = timedelta
     """The longest window that others than triggers ask for."""
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -145,7 +145,7 @@ class Evaluator:
     _inputs: DecisionInputs = field(init=False)
     _targets: ScaleTargets = field(init=False)
     _since: datetime = field(default=datetime.max.replace(tzinfo=UTC), init=False)
-    """From when on samples were read without a break at the last tick."""
+    """The time from which samples were read without a break at the last tick."""
     _breaks: int = field(default=0, init=False)
     _deciding: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """A change that comes during a tick is taken up after it, or the tick would publish what was before."""

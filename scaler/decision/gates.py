@@ -80,7 +80,7 @@ class Gate(NamedTuple):
 
 
 GATES: list[Gate] = []
-"""In the order of precedence, in which they follow here. The last one always has an answer."""
+"""The gates in the order of precedence, in which they follow here. The last one always has an answer."""
 _Find = TypeVar("_Find", bound=Callable[[Case], str | Answer | None])
 
 

@@ -83,7 +83,7 @@ class JudgedRows:
             self._all = None
 
     async def changed(self, look: Look) -> set[Key]:
-        """Whose GPUs show something else than the last time."""
+        """The workloads whose GPUs show something else than the last time."""
         rows, keys, owners = self._columns()
         is_other, turns = np.zeros(len(rows), np.bool_), Turns()
         for start in range(0, len(rows), BLOCK):

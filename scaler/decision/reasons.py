@@ -57,7 +57,7 @@ class DecisionReason(StrEnum):
 @dataclass(frozen=True, slots=True)
 class ReasonRow:
     state: CandidateState | None
-    """Where a workload with such an answer stands; None where nothing is to be decided any more."""
+    """The state of a workload with such an answer; None where nothing is to be decided any more."""
     also: Set[CandidateState] = frozenset()
     """States that such an answer may be of, besides."""
     tells_time: bool = False

@@ -46,7 +46,7 @@ _FIRST_READ = timedelta(minutes=5)
 _OVERLAPS_BEHIND = 5
 """How far a host may be behind: 10 min by default, as much as a remote write is late after a restart."""
 _MOST_SAMPLES = 2_000_000
-"""In one read: some 50 MB beside the labels, and a twentieth of what Prometheus refuses by default."""
+"""The most of one read: some 50 MB beside the labels, and a twentieth of what Prometheus refuses by default."""
 _DATE_RESOLUTION = timedelta(seconds=1)
 """A server's clock is known from a header that counts whole seconds."""
 
@@ -78,7 +78,7 @@ _Readings = Sequence[tuple[Signal, SignalReading]]
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """From when to when a signal was read without a break, and the time of the newest sample that was taken in."""
+    """The times between which a signal was read without a break, and that of the newest sample that was taken in."""
 
     since: datetime
     until: datetime
@@ -110,9 +110,8 @@ class Sampler:
         self._oldest = datetime.max.replace(tzinfo=UTC)
         """The begin of the slot in which the span begins, at the latest."""
         self._devices: dict[str, dict[int, DeviceHistory | None]] = {}
-        """Whose the series are that were read last, by signal; None for those of no pod or no GPU. They are found by
-        the hash of the key: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can
-        choose."""
+        """The owners of the series that were read last, by signal; None for those of no pod or no GPU. The hash of the
+        key finds them: keys are long, there may be 100,000, and Python's hash has 64 bits that nobody can choose."""
         self._boards: dict[str, dict[int, int]] = {}
         """Rows of boards or of their exporters' counters, by signal, for the series that were read last; -1 where none
         is named."""
@@ -127,14 +126,14 @@ class Sampler:
 
     @property
     def since(self) -> datetime:
-        """From when on every signal was read without a break. What was before may have been work."""
+        """The time from which every signal was read without a break. What was before may have been work."""
         never = datetime.max.replace(tzinfo=UTC)
         is_read = len(self._reaches) == len(self.history.signals)
         return max((reach.since for reach in self._reaches.values()), default=never) if is_read else never
 
     @property
     def until(self) -> datetime:
-        """Up to when every signal was read."""
+        """The time up to which every signal was read."""
         never = datetime.min.replace(tzinfo=UTC)
         return min((reach.until for reach in self._reaches.values()), default=never)
 
@@ -190,7 +189,7 @@ class Sampler:
             yield self._older(signal, reach.since, self._oldest)
 
     def _furthest_behind(self, signal: Signal, end: datetime) -> datetime:
-        """Up to when there are samples of every host that may yet send more."""
+        """The time up to which there are samples of every host that may yet send more."""
         newest = self.history.newest_of_hosts(signal)
         is_near = newest >= (end - _OVERLAPS_BEHIND * self._overlap).timestamp()
         return datetime.fromtimestamp(newest.min(initial=end.timestamp(), where=is_near), UTC)

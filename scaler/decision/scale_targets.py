@@ -73,7 +73,7 @@ class ScaleTargets:
     max_gap: timedelta
     """How long samples may be missing."""
     led_until: Callable[[], datetime | None]
-    """Up to when there was a leader before this process ran, which kept records."""
+    """The time up to which there was a leader before this process ran, which kept records."""
 
     def __post_init__(self) -> None:
         self._owned_pods = OwnedPods(self.cluster, self.scales)
@@ -90,7 +90,7 @@ class ScaleTargets:
         return replace(found, quiet=self._recorded_quiet(record.status), demand_doubt=demand_doubt)
 
     def _record_of(self, scaled_object: ScaledObject, at: datetime) -> ScalableWorkload:
-        """Until the leader has made one, with the status that 0.1.0 has written in annotations."""
+        """The record of its target; until the leader has made one, the status that 0.1.0 has written in annotations."""
         found = (
             None if is_scalable_workload(scaled_object.spec.scale_target_ref) else self.cluster.record_of(scaled_object)
         )
@@ -195,7 +195,7 @@ class ScaleTargets:
 
 
 def _since_asked(state: TargetState, history: Callable[[], Sequence[HistoryLine]]) -> TargetState:
-    """Where no pod says since when it does not run (there may be none), since when the history does."""
+    """The state with a start by the history where no pod says since when it does not run (there may be none)."""
     if state.phase is not Phase.STARTING or state.starting_since is not None:
         return state
     return replace(state, starting_since=waking_since(history()))

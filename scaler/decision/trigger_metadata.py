@@ -62,8 +62,8 @@ _LISTED = 8
 
 
 def own_triggers(triggers: Iterable[Trigger], addresses: Collection[str]) -> list[Trigger]:
-    """Those that ask this scaler: external ones with one of these `scalerAddress` values; without values, all. Of more
-    than are decided there is one more."""
+    """The triggers that ask this scaler: external ones with one of these `scalerAddress` values; without values, all.
+    There is one more where more are decided."""
     found = [
         each
         for each in triggers
@@ -93,7 +93,7 @@ class TriggerPolicies(NamedTuple):
     """What the triggers of one ScaledObject ask for."""
 
     policies: Mapping[Overrides, Policy]
-    """By the fields that a trigger sets."""
+    """The policies by the fields that a trigger sets."""
     problems: tuple[str, ...]
     """Why triggers are left out."""
     ignored: tuple[str, ...]
@@ -171,7 +171,7 @@ def foreign_keys(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 SOURCES_ANNOTATION = "idlegpu.io/policy-sources"
-"""On a ScaledObject that an IdlePolicy attaches: which policy each key of the trigger metadata is from. JSON."""
+"""The annotation of a ScaledObject that an IdlePolicy attaches: which policy each key of the metadata is from. JSON."""
 _METADATA = "trigger metadata"
 
 

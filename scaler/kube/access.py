@@ -1,4 +1,4 @@
-"""Where is the Kubernetes API, and by which credentials? A kubeconfig or the Pod's service account → an API client.
+"""How is the Kubernetes API reached? A kubeconfig or the Pod's service account → an API client.
 
 The official client is used for exactly this: to read configuration, run credential plugins, set up TLS and keep tokens
 fresh. Everything else (requests, errors, watches) is `transport.py`'s. Importing it takes most of a second, so it is
@@ -45,7 +45,7 @@ class Access:
     api: "ApiClient"
     server: str
     source: str
-    """Where the configuration came from, for messages."""
+    """The place that the configuration came from, for messages."""
     loader: Any = None
     """Loads the credentials again; None where the client does that itself (a service account) or there are none."""
     refresh_seconds: float = 60.0
@@ -61,7 +61,7 @@ class Access:
                 _log.warning("KubeCredentialsNotRefreshed", source=self.source, error=str(error))
 
     async def _load_again(self) -> None:
-        """To its end, even where the caller was cancelled: left alone, a plugin would go on and its answer be lost."""
+        """A load runs to its end, even where the caller was cancelled: a plugin would go on and its answer be lost."""
         loading = asyncio.ensure_future(_load(self.loader, self.api.configuration))
         try:
             await asyncio.shield(loading)

@@ -42,7 +42,7 @@ class ApiRequest:
     status: int = NO_ANSWER
     """HTTP status; 0 where no answer came."""
     seconds: float = 0.0
-    """Until the whole answer was read; for a watch, until the stream was open."""
+    """The time until the whole answer was read; for a watch, until the stream was open."""
 
     @property
     def verb(self) -> str:

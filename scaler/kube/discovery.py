@@ -19,7 +19,7 @@ from scaler.kube.transport import KubeTransport
 
 FOUND_SECONDS = 600.0
 MISSING_SECONDS = 15.0
-"""For so long a missing kind is cached, so that a thousand objects that name it do not ask a thousand times."""
+"""The time for which a missing kind is cached, so that a thousand objects that name it do not ask a thousand times."""
 
 
 class _Entry(Struct, frozen=True):

@@ -85,7 +85,7 @@ class EventSink(Protocol):
     """Records Events on objects. An EventRecorder is one."""
 
     def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool = False) -> None:
-        """Never blocks and never fails the caller."""
+        """Records the event; it never blocks and never fails the caller."""
 
 
 class EventRecorder:

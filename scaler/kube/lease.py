@@ -52,7 +52,7 @@ class LeaseTiming:
     renew_deadline: float = 10.0
     """How long a leader goes on without a successful renewal."""
     retry_period: float = 2.0
-    """Between two renewals, and between two looks of a follower."""
+    """The time between two renewals, and between two looks of a replica that does not lead."""
 
     @property
     def written_seconds(self) -> int:
@@ -79,7 +79,7 @@ class LeaderElector:
         self.identity = f"{identity}_{secrets.token_hex(4)}"
         self._timing = timing
         self._lease: dict[str, Any] = {}
-        """As last read or written; empty where there is none."""
+        """The Lease as last read or written; empty where there is none."""
         self._is_current = False
         """Whether `_lease` is what this replica itself has written last, so that it need not be read again."""
         self._seen_at = -math.inf
@@ -106,7 +106,7 @@ class LeaderElector:
 
     @property
     def leaderless_seconds(self) -> float:
-        """For how long no replica has been known to lead; infinite where none ever was."""
+        """The time for which no replica has been known to lead; infinite where none ever was."""
         return 0.0 if self.is_leader else self._clock.monotonic() - self._led_at
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -60,7 +60,7 @@ class Indexer(Generic[T]):
         self._index_functions = indexes
         self._objects: dict[Key, T] = {}
         self._items: tuple[T, ...] | None = None
-        """As last asked for; None after a change."""
+        """The objects as last asked for; None after a change."""
         self._indexes: dict[str, Filed[T]] = {name: {} for name in indexes}
         self.revisions: Counter[str] = Counter()
         """How many changes there were, by namespace."""
@@ -203,7 +203,7 @@ class ObjectCache(Generic[T]):
         self._undecodable: dict[Key, str] = {}
         self._subscribers: list[Callable[[Change[T]], None]] = []
         self._version = ""
-        """Up to which everything is known: of the last list, or the last event."""
+        """The resourceVersion up to which everything is known: the last list's, or the last event's."""
         self._written: dict[Key, int] = {}
         """Versions that this process has written, and no list or event has shown yet."""
 
@@ -369,7 +369,7 @@ class ObjectCache(Generic[T]):
             self._notify(changes.pop())
 
     def _without_newer(self, changes: list[Change[T]], version: int) -> list[Change[T]]:
-        """Those of objects that this process has not written since that version."""
+        """The changes of objects that this process has not written since that version."""
         self._written = {key: each for key, each in self._written.items() if each > version}
         return [each for each in changes if each.key not in self._written] if self._written else changes
 

@@ -27,7 +27,7 @@ from scaler.kube.objects.resources import SELF_SUBJECT_ACCESS_REVIEW, SUBJECT_AC
 T = TypeVar("T")
 
 REVIEW_SECONDS = 5.0
-"""For one review: somebody waits for the answer."""
+"""The time that one review may take: somebody waits for the answer."""
 ANSWERS_SECONDS = 10.0
 _MOST_ANSWERS = 1000
 _AT_ONCE = 4
@@ -35,7 +35,7 @@ _LONGEST_TOKEN = 16_384
 
 
 class ReviewApi(Protocol):
-    """As much of the Kubernetes API as reviews need. A KubeTransport is one."""
+    """The part of the Kubernetes API that reviews need. A KubeTransport is one."""
 
     async def create(self, path: str, body: Mapping[str, Any], *, within: float | None = None) -> bytes:
         """The review with its status. Raises: KubeError."""
@@ -53,7 +53,7 @@ class AuthenticatedUser:
 
     @property
     def as_spec(self) -> dict[str, Any]:
-        """In the spec of a SubjectAccessReview."""
+        """The user in the spec of a SubjectAccessReview."""
         given = {"user": self.name, "groups": list(self.groups), "uid": self.uid, "extra": dict(self.extra)}
         return {key: value for key, value in given.items() if value}
 
@@ -79,7 +79,7 @@ class ResourceAttributes:
 
 
 class TokenReviews:
-    """Whose tokens are they? Of any replica."""
+    """The users whose tokens these are. Every replica reviews for itself."""
 
     def __init__(self, api: ReviewApi, *, audiences: Sequence[str] = (), clock: Clock = SYSTEM_CLOCK) -> None:
         """`audiences`: one of them has to be the token's. Empty: those of the API server."""
@@ -166,7 +166,7 @@ class _RecentAnswers(Generic[T]):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._kept: dict[bytes, tuple[float, T]] = {}
-        """With their ends, in whose order they are."""
+        """The answers with their ends, in whose order they are."""
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._kept and self._kept[key][0] > self._clock.monotonic()

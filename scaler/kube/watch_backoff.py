@@ -64,7 +64,7 @@ class WatchTiming:
     lasting: float = 5.0
     """A watch that stood this long was a good one, however it ended."""
     absent: float = 30.0
-    """Between two looks for a resource that the server does not know."""
+    """The time between two looks for a resource that the server does not know."""
     backoff: Backoff = field(default_factory=Backoff)
 
     def watch_seconds(self, *, sends_bookmarks: bool) -> int:

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class PatchApi(Protocol):
-    """As much of the Kubernetes API as reconciling needs. A KubeTransport is one."""
+    """The part of the Kubernetes API that reconciling needs. A KubeTransport is one."""
 
     async def get(self, path: str) -> bytes:
         """The object. Raises: KubeError."""
@@ -118,7 +118,7 @@ class Doubts(Generic[T]):
 
     @contextmanager
     def held(self, written: T) -> Iterator[None]:
-        """Until the write that is sent meanwhile is answered or refused; longer where it is neither."""
+        """A write that is open until it is answered or refused; longer where neither comes."""
         self.open.append(written)
         try:
             yield

@@ -1,4 +1,4 @@
-"""In which words does a ClusterOffer say how a Workload fits? The worker writes them, and the hub reads them."""
+"""What are the words of a ClusterOffer for how a Workload fits? The worker writes them, and the hub reads them."""
 
 from enum import StrEnum
 

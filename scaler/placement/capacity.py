@@ -85,7 +85,7 @@ class Allocations:
         return (each for each in held if not gone.includes(each))
 
     def exchanged(self, leaving: Sequence[Allocation], coming: Sequence[Allocation]) -> "Allocations":
-        """Without some of these very pods and with others. It shares what is the same."""
+        """The allocations without some of these very pods and with others. They share what has not changed."""
         left, arrived = {id(held) for held in leaving}, allocations_by_workload(coming)
         of_workload = dict(self.of_workload)
         for workload in {held.workload for held in leaving} | arrived.of_workload.keys():
@@ -146,9 +146,9 @@ class Capacity:
 
     index: NodeIndex
     free: list[Vector]
-    """Per node. Not to be written."""
+    """The free amounts per node. They are not to be written."""
     levels: Mapping[int, Levels]
-    """Per resource. By them the nodes that may have enough are found without a look at the others."""
+    """The levels per resource. By them the nodes that may have enough are found without a look at the others."""
     allocations: Allocations
     gone: Removed = NONE_REMOVED
     _held: dict[str, Mapping[int, Mapping[int, int]]] = field(
@@ -161,28 +161,28 @@ class Capacity:
     """Answers that are needed again when one gang after the other does not fit."""
 
     def without(self, workloads: Iterable[str]) -> "Capacity":
-        """As it will be when no pod of these workloads is left."""
+        """The capacity when no pod of these workloads is left."""
         workloads = frozenset(workloads)
         gone = Removed(self.gone.workloads | workloads, self.gone.ended)
         return self._freed(self.allocations.leaving(workloads, self.gone), gone)
 
     def once_ended(self) -> "Capacity":
-        """As it will be when the pods that are terminating now are gone."""
+        """The capacity when the pods that are terminating now are gone."""
         ending = (held for held in self.allocations.ending if not self.gone.includes(held))
         return self._freed(ending, self.gone._replace(ended=True))
 
     def after(self, placements: Iterable[PodPlacement]) -> "Capacity":
-        """As it will be when these pods run, too. Nothing frees again what they take."""
+        """The capacity when these pods run, too. Nothing frees again what they take."""
         index = self.index
         pods = ((index.position[each.node], needs_of(index, each.requests), -each.pods) for each in placements)
         return self._changed(pods, self.gone)
 
     def filled(self, shape: PodShape, pods: Iterable[tuple[int, int]]) -> "Capacity":
-        """As it will be when each node, by its position, runs so many pods of the shape, too."""
+        """The capacity when each node, by its position, runs so many pods of the shape, too."""
         return self._changed(((node, shape.needs, -count) for node, count in pods), self.gone)
 
     def exchanged(self, leaving: Iterable[Allocation], coming: Iterable[Allocation]) -> "Capacity":
-        """As it is once some of the pods have ended and others have come. For one from which nothing is counted out."""
+        """The capacity once some of the pods have ended and others have come; nothing may be counted out of it."""
         leaving, coming = tuple(leaving), tuple(coming)
         given = [(held.node, held.amounts, 1) for held in leaving] + [(held.node, held.amounts, -1) for held in coming]
         return replace(self._changed(given, self.gone), allocations=self.allocations.exchanged(leaving, coming))

@@ -102,7 +102,7 @@ class _Group:
 
     shape: PodShape
     demands: tuple[NodeDemand, ...]
-    """Those with fewest pods first; they are placed first."""
+    """The demands with fewest pods first; they are placed first."""
 
     @property
     def count(self) -> int:
@@ -192,7 +192,7 @@ def _packing(groups: Sequence[_Group], capacity: Capacity) -> _Packing | _Remain
 
 
 def _filled(group: _Group, capacity: Capacity, closed: NodeSet = 0) -> tuple[list[_Share], int]:
-    """Where the group's pods go, the fullest nodes first, and how many are left over. Exact, as they are all alike.
+    """The nodes of the group's pods, the fullest first, and how many are left over. Exact, as they are all alike.
 
     `closed` are nodes that take none of them.
     """
@@ -217,7 +217,7 @@ def _greedy(groups: Iterable[_Group], capacity: Capacity) -> _Packing | _Remaind
 
 
 def _one_by_one(groups: Iterable[_Group], capacity: Capacity) -> Iterator[tuple[_Group, list[_Share], int]]:
-    """Where each group's pods go with those before it placed, and how many are left over."""
+    """The nodes of each group's pods with those before it placed, and how many are left over."""
     marked: dict[str, NodeSet] = {}
     for group in groups:
         taken, missing = _filled(group, capacity, union(marked.get(mark, 0) for mark in group.shape.apart))

@@ -76,7 +76,7 @@ class Exclusions(NamedTuple):
     closed: int
     """Cordoned or not ready."""
     unlike: int
-    """With other labels than selected."""
+    """Nodes with other labels than selected."""
     tainted: int
 
 

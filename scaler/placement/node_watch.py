@@ -224,9 +224,9 @@ class CapacityCache:
         self._held: dict[str, Allocation] = {}
         """What the pods hold that are on a node of the index, by pod."""
         self._leaving: dict[str, Allocation] = {}
-        """Those that the Capacity still counts, and should not."""
+        """The allocations that the Capacity still counts, and should not."""
         self._coming: dict[str, Allocation] = {}
-        """Those that the Capacity does not count yet."""
+        """The allocations that the Capacity does not count yet."""
         self._capacity = capacity_of((), ())
         self._has_other_nodes = False
 

@@ -83,7 +83,7 @@ class BlockedReason(StrEnum):
 class Blocked:
     why: BlockedReason
     placements: tuple[PodPlacement, ...] = ()
-    """Where it would fit then."""
+    """The nodes on which it would fit then."""
     others: tuple[str, ...] = ()
     """Keys of the gangs that it waits for."""
 

@@ -115,7 +115,7 @@ class NodeReservations:
 
     @classmethod
     def of(cls, queue: ReservationQueue, most: int = MAX_RELEASES) -> "NodeReservations":
-        """With the nodes of those that were released."""
+        """The reservations of the queue, with the nodes of those that were released."""
         reservations = cls(queue.capacity, queue.overdue, most)
         held = sorted(queue.held, key=lambda request: request.turn)
         first = queue.in_order[0] if queue.waiting else None
@@ -130,11 +130,11 @@ class NodeReservations:
         """Now, whatever was reserved."""
         self._ends = bool(capacity.allocations.ending)
         self._ended = capacity.once_ended().after(overdue) if self._ends else capacity
-        """Once pods have terminated, whatever was reserved."""
+        """What is free once pods have terminated, whatever was reserved."""
         self._now, self._later = self._free, self._ended
         """What is free without what was reserved; later also without what waiting gangs keep."""
         self._spare = self._now
-        """On every node the lesser of now and later: what may be reserved."""
+        """The lesser of now and later on every node: what may be reserved."""
         self._coming: dict[str, Counter[PodShape]] = {}
         """Pods of released gangs that are not scheduled yet, by gang."""
         self._worst_cases = [
@@ -290,7 +290,7 @@ class NodeReservations:
         return tuple(key for key, coming in self._coming.items() if _share_nodes(coming, pods))[:_NAMED]
 
     def _place_later(self, request: PlacementRequest) -> Placement | None:
-        """Where it fits once pods have terminated; nothing new where none do."""
+        """The nodes on which it fits once pods have terminated; None where none do."""
         if not self._ends or any(upper_bound(each, self._later) < each.count for each in request.demands):
             return None
         found = place(request.demands, self._later) if fits(request.demands, self._later) else None
@@ -391,7 +391,7 @@ class WhatIf:
         self.queue = queue
         self._reservations = NodeReservations.of(queue)
         self._before: list[PlacementRequest] = []
-        """Those that reserved quota earlier and do not fit, in their order."""
+        """The requests that reserved quota earlier and do not fit, in their order."""
         for each in queue.in_order:
             if each.key == key:
                 self.request = each
@@ -419,7 +419,7 @@ class WhatIf:
         return found
 
     def placed_first(self, gone: Set[str]) -> frozenset[str]:
-        """Those that reserved quota earlier, do not fit now, and do with these workloads gone. By key."""
+        """The requests that reserved quota earlier, do not fit now, and do with these workloads gone. By key."""
         found, placed = self._reservations.once_gone(gone), set()
         for each in self._before:
             if is_placed(found.place(replace(each, awaits_nodes=False, waits_for_pods=False, may_ask=False))):

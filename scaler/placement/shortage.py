@@ -43,17 +43,17 @@ class Misfit:
     count: int
     """Pods of the PodSet."""
     missing: int
-    """Those of them that have no place; where PodSets compete, after the big pods have taken theirs."""
+    """The number of them without a place; where PodSets compete, after the big pods have taken theirs."""
     resource: str = ""
     """The one that is short; empty where no node matches."""
     needed: int = 0
     """What one pod needs; what all pods of the gang need where PodSets compete."""
     free: int = 0
-    """In total."""
+    """The amount free in total."""
     largest: int = 0
-    """On one node."""
+    """The amount free on one node."""
     nodes: int = 0
-    """Where the pods may run."""
+    """The nodes on which the pods may run."""
     excluded: Exclusions = _NONE
     """Nodes where they may not."""
     never: bool = False

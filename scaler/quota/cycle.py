@@ -38,7 +38,7 @@ class Considered(NamedTuple):
     obstacle: PendingReason | None
     """Why it was not admitted."""
     assignment: Assignment | None
-    """None where it was not even nominated."""
+    """Its flavors; None where it was not even nominated."""
     victims: int = 0
     """How many Workloads have to go for it, those included that are evicted already."""
 
@@ -48,7 +48,7 @@ class SchedulingCycle:
     number: int
     at: datetime
     admitted: tuple[QuotaWorkload, ...]
-    """With their reservations."""
+    """The Workloads that were admitted, with their reservations."""
     preempted: tuple[Preempted, ...]
     considered: tuple[Considered, ...]
     moved: bool
@@ -62,7 +62,7 @@ class SchedulingCycle:
 
 
 Nomination = tuple[Tried, Assignment, tuple[PreemptionTarget, ...]]
-"""Where the search for flavors began, and what it found."""
+"""The begin of the search for flavors, and what it found."""
 
 
 class Scheduler:
@@ -252,6 +252,6 @@ class FairSharingOrder:
 
 
 def _way(queue: QueueNode) -> Iterable[TreeNode]:
-    """From the queue upwards, without the root."""
+    """The nodes from the queue upwards, without the root."""
     *way, _ = (queue, *queue.ancestors())
     return way

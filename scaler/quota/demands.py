@@ -70,7 +70,7 @@ class PodSetDemand:
     requests: Requests
     """What all pods request together, `pods` included where the queue counts them."""
     steps: tuple[ResourceGroupDemand, ...]
-    """In the order in which they are taken."""
+    """The steps in the order in which they are taken."""
 
     def scaled(self, count: int) -> "PodSetDemand":
         """The demand with another number of pods."""
@@ -185,7 +185,7 @@ def _restricted(nodes: NodeSelection, labels: Mapping[str, str]) -> NodeSelectio
 
 @lru_cache(maxsize=1024)
 def _place(resource: str) -> tuple[int, str]:
-    """Where Kueue keeps the resource among others: by FNV-1a hash. It decides which obstacle is found first."""
+    """The resource's place among others in Kueue: by FNV-1a hash. It decides which obstacle is found first."""
     value = 0xCBF29CE484222325
     for byte in resource.encode():
         value = (value ^ byte) * 0x100000001B3 % 2**64
@@ -239,7 +239,7 @@ class Shortfall(NamedTuple):
     obstacle: PendingReason
     resource: str = ""
     wanted: int = 0
-    """With what PodSets before this one would take."""
+    """The amount wanted, with what PodSets before this one would take."""
     available: int = 0
     """What there is now; of what exceeds the quota, the most that there could ever be."""
 
@@ -250,7 +250,7 @@ class Shortfall(NamedTuple):
 
 
 Tried = tuple[Mapping[int, int], ...]
-"""For every PodSet the last flavor tried by resource group, where there are more; empty where all were tried."""
+"""The last flavor tried for every PodSet by resource group, where there are more; empty where all were tried."""
 
 NOTHING_TRIED: Tried = ()
 
@@ -263,7 +263,7 @@ class PodSetFlavors:
     flavors: Mapping[str, str]
     """The flavors by resource."""
     contested: frozenset[FlavorResource]
-    """Where it fits only after preemptions."""
+    """The quota in which it fits only after preemptions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,7 +291,7 @@ class Assignment:
 
     @property
     def pod_sets(self) -> tuple[QuotaPodSetAssignment, ...]:
-        """As it will stand in the Workload's status."""
+        """The assignments as the Workload's status will have them."""
         return tuple(
             QuotaPodSetAssignment(
                 name=choice.pods.name,

@@ -25,10 +25,10 @@ class Forecast:
     """The course of things without a plan."""
 
     start: Simulation
-    """Before any cycle, those under way gone. Fork it."""
+    """The quota before any cycle, the evictions under way done. Fork it."""
     run: SimulationRun
     rest: Simulation
-    """After the run. Fork it."""
+    """The quota after the run. Fork it."""
 
     @property
     def comes_to_rest(self) -> bool:
@@ -85,11 +85,11 @@ class PredictedAdmission:
     """How one Workload got in."""
 
     holder: QuotaWorkload
-    """With its reservation."""
+    """The gang with its reservation."""
     others: Mapping[str, QuotaWorkload]
-    """Those admitted before it or with it that hold quota at that moment. By key."""
+    """The Workloads admitted before it or with it that hold quota at that moment. By key."""
     gone: frozenset[str]
-    """Those that had lost quota by then."""
+    """The Workloads that had lost quota by then."""
 
 
 def predicted_admission_of(
@@ -110,7 +110,7 @@ def predicted_admission_of(
 
 
 def _losers(cycle: SchedulingCycle, ending: frozenset[str]) -> Iterator[str]:
-    """Those that lose quota right after the cycle."""
+    """The Workloads that lose quota right after the cycle."""
     yield from (each.workload.key for each in cycle.preempted)
     if cycle.number == 0:
         yield from ending

@@ -134,7 +134,7 @@ class QuotaClusterQueue:
     quotas: Mapping[FlavorResource, Quota] = field(default_factory=lambda: MappingProxyType({}))
     strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO
     namespace_selector: Selector | None = None
-    """None matches no namespace; a Selector without requirements matches every one."""
+    """The namespaces that may use it; None matches none, a Selector without requirements every one."""
     fungibility: Fungibility = Fungibility()
     preemption: Preemption = Preemption()
     stop_policy: StopPolicy = StopPolicy.NONE
@@ -199,7 +199,7 @@ class QuotaPodSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaPodSetAssignment:
-    """Where one PodSet's quota comes from."""
+    """The flavors that one PodSet's quota comes from."""
 
     name: str
     count: int

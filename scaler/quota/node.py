@@ -34,7 +34,7 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 
 
 def _rank(workload: QuotaWorkload) -> Rank:
-    """Those evicted already come first, then lower priorities, then later reservations."""
+    """The rank: those evicted already come first, then lower priorities, then later reservations."""
     return not workload.evicted, workload.priority, _END_OF_TIME - workload.held.at, workload.uid
 
 
@@ -248,7 +248,7 @@ class QueueNode(TreeNode):
         super().__init__(spec.name, spec.quotas, spec.fair_weight)
         self.spec = spec
         self.workloads: dict[str, QuotaWorkload] = {}
-        """Those that hold quota here, by key. Change it by `reserve` and `release` only."""
+        """The Workloads that hold quota here, by key. Change it by `reserve` and `release` only."""
         self._ranked: dict[frozenset[FlavorResource], tuple[Ranked, ...]] = {}
 
     def holders_of(self, keys: frozenset[FlavorResource]) -> tuple[Ranked, ...]:

@@ -74,7 +74,7 @@ def foresee(
 
 class Preempted(NamedTuple):
     workload: QuotaWorkload
-    """As it still holds its quota."""
+    """The Workload as it still holds its quota."""
     reason: PreemptionReason
     by: str
     """Key of the Workload for which it goes."""
@@ -99,7 +99,7 @@ class NominatedHead:
 
     @property
     def progress(self) -> Tried:
-        """Where its next search for flavors begins.
+        """The begin of its next search for flavors.
 
         After preemptions it looks at all flavors again: with the victims gone, another may be better.
         """

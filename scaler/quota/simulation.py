@@ -35,7 +35,7 @@ from scaler.quota.tree import Tree
 from scaler.quota.workload_index import SchedulingContext, WorkloadIndex
 
 QUIET_CYCLES = 10
-"""After so many cycles in which nothing was decided and no queue has changed, nothing is expected any more."""
+"""The cycles without a decision or a change of a queue after which nothing is expected any more."""
 
 
 class SimulationEnd(StrEnum):
@@ -103,7 +103,7 @@ class Simulation:
         waiting = {name: list(workloads) for name, workloads in pending.items()}
         self._workload_index = WorkloadIndex(tree, waiting, world)
         self.tree = tree.clone()
-        """As it is now. Clone it to change it."""
+        """The tree as it is now. Clone it to change it."""
         self._fair_sharing = fair_sharing
         self._at = now
         self._number = 0

@@ -55,7 +55,9 @@ class Snapshot:
         """Labels by namespace."""
         self.cohorts: dict[str, QuotaCohort] = {}
         self.cluster_queues: dict[str, QuotaClusterQueue] = {}
-        """As they were put, those in no tree included. The ones in trees also say which objects they lack."""
+        """The ClusterQueues as they were put, also those in no tree. The ones in trees say which objects they lack,
+        too.
+        """
         self.local_queues: dict[LocalQueueKey, QuotaLocalQueue] = {}
         self.workloads: dict[str, QuotaWorkload] = {}
         """All that wait or hold quota, by `namespace/name`."""
@@ -415,7 +417,7 @@ def _offers(queue: QuotaClusterQueue, flavor: str) -> bool:
 
 
 def _flavors_of(workload: QuotaWorkload) -> list[str]:
-    """Those that a Workload with a reservation has."""
+    """The flavors that a Workload with a reservation has."""
     return [name for each in workload.held.assignments for name in each.flavors.values()]
 
 

@@ -126,7 +126,7 @@ class CohortTrees:
         self._holders = holders
         self._queues: dict[str, QuotaClusterQueue] = {}
         self._leaves: dict[str, QueueNode] = {}
-        """Those that were in a tree already, with all their holders at any time."""
+        """The queues that were in a tree already, with all their holders at any time."""
         self._cohorts: dict[str, QuotaCohort] = {}
         self._queues_in: dict[str, set[str]] = {}
         self._cohorts_in: dict[str, set[str]] = {}

@@ -36,7 +36,7 @@ from scaler.quota.snapshot import Snapshot
 from scaler.targets.cluster_state import seconds_since_heard
 
 _ESSENTIAL = ("ClusterQueues", "LocalQueues", "ResourceFlavors", "Workloads")
-"""Without these there is no Kueue. Of other kinds that the API does not know there are simply no objects."""
+"""The kinds without which there is no Kueue. Of others that the API does not know there are simply no objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class SchedulingContext:
         strategies: Sequence[PreemptionStrategy] = DEFAULT_STRATEGIES,
         ignore_undeclared: bool = False,
     ) -> "SchedulingContext":
-        """As the snapshot is at this moment: flavors and namespaces that change meanwhile do not reach it."""
+        """The snapshot of this moment: flavors and namespaces that change meanwhile do not reach it."""
         return cls(
             flavor_options=FlavorOptions(flavors=dict(snapshot.flavors), ignore_undeclared=ignore_undeclared),
             namespaces=dict(snapshot.namespaces),
@@ -91,7 +91,7 @@ class WorkloadIndex:
             mismatches += self._mismatches(name, workloads)
             self._number(name, workloads)
         self.namespace_mismatches = frozenset(mismatches)
-        """Those whose namespace their ClusterQueue does not select."""
+        """The Workloads whose namespace their ClusterQueue does not select."""
         self._demands: dict[tuple[int, int], QuotaDemand] = {}
         offers: dict[Hashable, int] = {}
         self._offers = {name: offers.setdefault(each.groups, len(offers)) for name, each in self._queues.items()}
@@ -147,7 +147,7 @@ class WorkloadIndex:
         return at if is_found else self.numbers[workload.key]
 
     def queued(self, name: str) -> Sequence[int]:
-        """Those that are in the ClusterQueue's queue from the start, in its order."""
+        """The Workloads that are in the ClusterQueue's queue from the start, in its order."""
         return self._queued.get(name, ())
 
     def waiting(self, number: int) -> QuotaWorkload:

@@ -32,10 +32,10 @@ from scaler.targets.workloads import grant_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VictimStatus(Victim):
-    """With the objects that it was observed on."""
+    """A victim of a plan with the objects that it was observed on."""
 
     scalable: ScalableWorkload | None = None
-    """None for one that is gone."""
+    """The victim's ScalableWorkload; None where it is gone."""
     workload: ObservedWorkload | None = None
     has_grant: bool = False
     entry: LedgerEntry | None = None
@@ -157,7 +157,7 @@ def _victim(
 
 
 def _current_decisions(scalable: ScalableWorkload, evaluation: Evaluation | None) -> Sequence[Decision] | None:
-    """None where nothing is known of the replicas that are asked for now."""
+    """The triggers' decisions on the replicas of now; None where they are not known or are older."""
     if evaluation is None:
         return None
     decisions = evaluation.decisions_on(scalable.metadata.namespace, scalable_workload_ref(scalable.metadata.name))

@@ -34,7 +34,7 @@ class Budget:
     name: str
     limit: Limit
     period: timedelta | None = None
-    """Within any stretch of this length, those that have come back included; None: at the same time."""
+    """The stretch of time in which they are counted, those that have come back included; None: at one time."""
     population: int = 0
     """How many have it."""
 
@@ -120,7 +120,7 @@ class BudgetExhausted:
     budget: str
     message: str
     until: datetime | None
-    """Not before then will these victims be admitted, if nothing else happens; None where time alone does not help."""
+    """The first time at which these victims can be admitted; None where time alone does not help."""
 
     @property
     def words(self) -> str:

@@ -273,5 +273,5 @@ def anti_affinity_nodes(snapshot: Snapshot, cluster: ClusterState) -> AntiAffini
 
 
 def _nodes(pods: Iterable[Pod], pod_sets: frozenset[str]) -> Iterable[str]:
-    """Those of the pods of these PodSets, and of pods that do not say of which they are."""
+    """The nodes of the pods of these PodSets, and of pods that do not name their PodSet."""
     return (pod.spec.node_name for pod in pods if pod.metadata.labels.get(PODSET_LABEL) in (None, *pod_sets))

@@ -67,7 +67,7 @@ class ReclaimController:
     answers: ReclaimAnswers | None = None
     observe: Callable[[ReclaimReport], None] = lambda _: None
     targets: Mapping[Seeks, PlanTarget] = field(init=False)
-    """In the order in which plans are made."""
+    """The targets in the order in which plans are made."""
     nodes: NodeShortage = field(init=False)
     executor: PlanExecutor = field(init=False)
     grant_cleanup: GrantCleanup = field(init=False)
@@ -126,7 +126,7 @@ class ReclaimController:
     # ------------------------------------------------------------------------------------------------------ new plans
 
     async def _new_plans(self, state: PlanningSnapshot, active: Sequence[ActivePlan]) -> list[ReclaimPlan | NoPlan]:
-        """For gangs with quota that lack nodes first, as their quota is unused; then for those without quota."""
+        """Plans for gangs with quota that lack nodes first, as their quota is unused; then for those without quota."""
         if not self.planning.policy.pressure:
             return []
         known = self.executor.backoff.gangs | self.writer.events.gangs
@@ -143,7 +143,7 @@ class ReclaimController:
     async def _new_plans_for(
         self, seeks: Seeks, busy: set[str], state: PlanningSnapshot
     ) -> tuple[list[ReclaimPlan | NoPlan], PlanningSnapshot]:
-        """In every arena without a plan, one for the first gang that has one; and what was found for those before."""
+        """One plan in every arena without one, for the first gang that has one; and what was found for those before."""
         target = self.targets[seeks]
         answers: list[ReclaimPlan | NoPlan] = []
         looked_at: Counter[str] = Counter()

@@ -101,7 +101,7 @@ class PlanBackoff:
         return self._not_before.get(name, now) <= now
 
     def back_off(self, gang_uid: str, seeks: Seeks, now: datetime, *, was_in_vain: bool = False) -> None:
-        """After plans that were carried out in vain for as long as a plan has, then twice that, and so on."""
+        """The next plan waits: as long as a plan has where one was carried out in vain, then twice that, and so on."""
         gang, pause = (gang_uid, seeks), self.policy.replan_backoff
         if was_in_vain:
             rest = self.policy.grant_for * 2 ** min(self._in_vain[gang], _DOUBLINGS)
@@ -275,7 +275,7 @@ class PlanExecutor:
     async def _reconsider(
         self, plan: ActivePlan, step: PlanTransition, state: PlanningSnapshot | NotSynced, now: datetime
     ) -> ReclaimPlan | None:
-        """After victims were deactivated: is the gang served without the others, or what else would do?"""
+        """Whether the gang is served without the remaining victims, and which plan would do instead if not."""
         seen = self._seen(plan, state)
         if seen is None:
             if now >= plan.grant.expires_at:  # no workload stays suspended for a gang whose time is up
@@ -320,7 +320,7 @@ class PlanExecutor:
 
 
 def _whole(at: datetime) -> datetime:
-    """In whole seconds, which are all that the API keeps."""
+    """The time in whole seconds, which are all that the API keeps."""
     return at.replace(microsecond=0)
 
 

@@ -87,7 +87,7 @@ class GrantCleanup:
     """Uids of those that were at 1 since: a 0 of theirs is not the plan's any more."""
 
     def due(self) -> list[ScalableWorkload]:
-        """Those that have such a grant. Since when is forgotten of all others."""
+        """The ScalableWorkloads that have such a grant. The first sight of all others is forgotten."""
         due = [each for each in self.cluster.scalable_workloads.items() if _is_over(each)]
         uids = {each.metadata.uid for each in due}
         self._since = {uid: since for uid, since in self._since.items() if uid in uids}

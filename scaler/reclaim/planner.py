@@ -128,7 +128,7 @@ class Planner:
     checks_with_provisioning: Callable[[], Collection[str]] = field(kw_only=True, default=frozenset)
     """The AdmissionChecks that hold gangs back until they fit, and request the nodes that are missing."""
     nominations: Callable[[], NominatedCopies] = field(kw_only=True, default=NominatedCopies)
-    """For which remote copies of MultiKueue workloads may be suspended."""
+    """What says which remote copies of MultiKueue workloads may be suspended."""
     policy_budgets: PolicyBudgets = field(init=False)
     _planning_trees: dict[tuple[str, bool], tuple[PlanningTree, object]] = field(init=False, default_factory=dict)
     """The PlanningTree, and what it was made from, by the root of the tree and whether nodes count."""
@@ -178,7 +178,7 @@ class Planner:
         )
 
     def remote_copies(self) -> Mapping[str, str | Unknown]:
-        """As in `PlanningSnapshot`."""
+        """The remote copies of `PlanningSnapshot`."""
         nominations = self.nominations()
         found = {"/".join(each.metadata.key): nominations.why_not(each) for each in self.cluster.remote_copies()}
         return {key: why for key, why in found.items() if why}

@@ -34,13 +34,13 @@ from scaler.reclaim.budget import Budget, BudgetedWorkload, BudgetExhausted, Spe
 from scaler.targets.target_state import Phase
 
 _SHOWN_WITHIN = timedelta(seconds=5)
-"""After that what the leader before has written is in this replica's copies."""
+"""The time after which the copies of this replica hold what the leader before has written."""
 _UNSEEN = timedelta(minutes=2)
 """How long a warning counts that no evaluation has shown: longer than the API's news may take without being missed."""
 
 
 def _budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
-    """Those of one workload by one of its triggers."""
+    """The budgets of one workload by one of its triggers."""
     at_once, per_period = policy.suspended_at_once, policy.suspended_per_period
     found = []
     if at_once is not None:
@@ -52,7 +52,7 @@ def _budgets_of(namespace: str, policy: Policy) -> tuple[Budget, ...]:
 
 
 def budgets_of(namespace: str, decisions: Iterable[Decision]) -> tuple[Budget, ...]:
-    """Those of a workload by all its triggers. Two of the same name are the same budget, with two limits."""
+    """The budgets of a workload by all its triggers. Two of one name are the same budget, with two limits."""
     found = (each for decision in decisions for each in _budgets_of(namespace, decision.policy))
     return tuple(dict.fromkeys(found))
 
@@ -110,7 +110,7 @@ class PolicyBudgets:
     _unseen: dict[Key, datetime] = field(default_factory=dict, init=False)
     """When warnings were given, or plans permitted, that no evaluation has shown yet."""
     _waiting: dict[Key, datetime] = field(default_factory=dict, init=False)
-    """Since when those are idle whose warning waits for a budget."""
+    """When workloads whose warning waits for a budget became idle."""
     _counts_from: datetime | None = field(default=None, init=False)
     """The first instant whose evaluation shows all that another leader has written; None where there was none."""
 
@@ -146,7 +146,7 @@ class PolicyBudgets:
         return refused
 
     def next_in_line(self) -> list[Key]:
-        """Those that wait for a budget which has room for them now, the longest idle first."""
+        """The waiting workloads whose budgets have room for them now, the longest idle first."""
         self._refresh()
         if not self._is_current():
             return []
@@ -217,7 +217,7 @@ class PolicyBudgets:
 
 
 def _member(namespace: str, entry: EvaluatedScaledObject, before: _Member | None) -> _Member | None:
-    """None for a workload without a budget."""
+    """The workload as a member of its budgets; None where it has none."""
     decision, budgets = prevailing(list(entry.triggers.values())), budgets_of(namespace, entry.triggers.values())
     if decision is None and entry.problems and before is not None:
         return replace(before, is_readable=False)

@@ -45,7 +45,7 @@ class PlanTarget(Protocol):
     """How plans for such gangs are made, and revalidated before they are executed."""
 
     def gangs(self, state: PlanningSnapshot, closed: Container[str] = ()) -> Iterable[QuotaWorkload]:
-        """Those that lack it, in the order in which plans are made for them.
+        """The gangs that lack it, in the order in which plans are made for them.
 
         Those whose plan scope is closed, or comes to be while they are looked at, may be left out.
         """
@@ -54,7 +54,7 @@ class PlanTarget(Protocol):
         """Which of these are among them, whatever their scope."""
 
     def plan_scope(self, state: PlanningSnapshot, gang: str) -> str:
-        """Where no second plan is made while one for the gang of that key is active."""
+        """The scope in which no second plan is made while one for the gang of that key is active."""
 
     def inputs(self, state: PlanningSnapshot, gang: QuotaWorkload) -> object:
         """What an answer for the gang rests on, beside the candidates: equal only while it is to be the same."""
@@ -150,7 +150,7 @@ def fits_already(found: object) -> bool:
 
 
 _MAX_PLAN_AGE = timedelta(minutes=1)
-"""Nothing is planned by an admission plan that is older."""
+"""The age from which on an admission plan is no basis for a plan."""
 _NO_ADMISSION = "AdmissionChecks are not reconciled here"
 
 
@@ -168,7 +168,7 @@ class NodeShortage(PlanTarget):
         return {each.uid for each in self.gangs(state)}.intersection(uids)
 
     def gangs(self, state: PlanningSnapshot, _closed: Container[str] = ()) -> Iterable[QuotaWorkload]:
-        """In the order in which their quota was reserved."""
+        """The gangs that lack nodes, in the order in which their quota was reserved."""
         pending = self._pending(state.now)
         lacking = [each for each in pending if each.lacks_nodes and each.may_reuse and not each.awaits_nodes]
         ordered = sorted(lacking, key=lambda each: (each.reserved_at is None, each.reserved_at, each.uid))

@@ -109,7 +109,7 @@ class Victim:
     was_set_back: bool = False
     """It was at 0 for the plan, and was scaled up again."""
     was_deactivated: bool = False
-    """For this plan, whatever became of it since."""
+    """Whether it was deactivated for this plan, whatever became of it since."""
     holds_quota: bool = False
     """Whether the condition QuotaReserved of its Workload says so, which Kueue may write late."""
     pods_left: int = 0
@@ -151,7 +151,7 @@ class PlanTransition:
     action: PlanAction
     ending: PlanEndReason = PlanEndReason.NONE
     about: tuple[str, ...] = ()
-    """On whose account: victims that are busy, woke, or were never brought to 0."""
+    """The victims that are the cause: they are busy, woke, or were never brought to 0."""
 
 
 def next_transition(grant: Grant, gang: GangState, victims: Sequence[Victim], *, now: datetime) -> PlanTransition:
@@ -290,5 +290,5 @@ def reopened(entry: LedgerEntry, *, plan: str) -> LedgerEntry:
 
 
 def _is_free(victim: Victim, gang: GangState) -> bool:
-    """Once the gang is admitted the victim holds no quota, whatever its own condition still says."""
+    """Whether it holds neither pods nor quota, whatever its own condition says once the gang is admitted."""
     return victim.pods_left == 0 and not (victim.holds_quota and gang is not GangState.ADMITTED)

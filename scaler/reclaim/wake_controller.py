@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 _INTERVAL = timedelta(seconds=5)
 _HEARD_WITHIN = timedelta(minutes=1)
-"""After that its own write is in the copies that it reads."""
+"""The time after which the copies that it reads hold its own write."""
 
 
 @dataclass

@@ -65,7 +65,7 @@ class SuspendedWorkload:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakePlan:
     woken: Sequence[SuspendedWorkload] = ()
-    """In the order in which they are to be woken."""
+    """The workloads in the order in which they are to be woken."""
     suspended: Mapping[Key, str] = field(default_factory=dict)
     """Why the others stay suspended, by ScaledObject."""
 
@@ -180,7 +180,7 @@ class _FreeView:
                 self.add(workload, "is about to come back")
 
     def find_unplaced(self) -> None:
-        """Among all Workloads with quota, of values that do not change: not for the event loop."""
+        """The search among all Workloads with quota, whose values do not change: too long for the event loop."""
         for each in self._reserved:
             if why := self._why_unplaced(each):
                 self._unplaced.append(UnplacedWorkload(key=each.key, takes=self._devices(each), why=why))

@@ -74,7 +74,7 @@ _SECONDS = 5.0
 _UNOWNED_FOR = timedelta(seconds=30)
 """How long a request may be without a Workload before it is removed. Watches of two kinds are never quite in step."""
 _PAUSES = Backoff(base=5.0, cap=300.0)
-"""After refusals."""
+"""The pauses after refusals."""
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ _NEWS_FOR = timedelta(minutes=5)
 _LIMIT = "AtLimit"
 _NEWS = LOST | {RequestState.ACCEPTED, RequestState.PROVISIONED}
 _NEWS_OF_STARTED = frozenset({RequestState.CAPACITY_REVOKED})
-"""For a gang that has started the other states do not matter."""
+"""The states that matter for a gang that has started."""
 
 
 CountRequest = Callable[[str, str, str], None]
@@ -176,7 +176,7 @@ class ProvisioningController:
         self._events = ProvisioningEvents(announcer, observe)
         self._refusals: dict[str, _Refusal] = {}
         self._unowned: dict[str, datetime] = {}
-        """Since when requests have been without a Workload, by uid."""
+        """When requests were first seen without a Workload, by uid."""
 
     def refusals(self, now: datetime) -> dict[str, str]:
         """Why a Workload's requests are not written until the pause after a refusal is over, by its uid."""

@@ -49,9 +49,9 @@ from enum import StrEnum
 from scaler.admission.policy import ProvisioningPolicy
 
 _SILENCE = timedelta(minutes=5)
-"""After so long without a condition a missing autoscaler is the likely cause, and the message says so."""
+"""The time without a condition after which a missing autoscaler is the likely cause, and the message says so."""
 _EXPECTED_FOR = timedelta(minutes=10)
-"""So long after the last condition nodes are expected. It is the time for which Cluster Autoscaler books."""
+"""The time after the last condition for which nodes are expected. Cluster Autoscaler books for as long."""
 _EXPECTED_AT_MOST = timedelta(hours=1)
 """How long one with an ETA is expected, which may be postponed again and again."""
 
@@ -131,7 +131,7 @@ class ObservedRequest:
 
 
 class ReservationStage(StrEnum):
-    """Where the gang stands, as far as requests depend on it."""
+    """The stage of the gang, as far as requests depend on it."""
 
     WAITING = "Waiting"
     """It has its quota, and our check is not Ready."""
@@ -185,7 +185,7 @@ class StepKind(StrEnum):
     """What to do, or what the state is."""
 
     NOTHING = "Nothing"
-    """Nothing is to be done about requests at the moment."""
+    """No request has to be changed at the moment."""
     CREATE = "Create"
     """Make the request of that attempt."""
     WAIT = "Wait"
@@ -313,7 +313,7 @@ def _of_started(
 
 
 def _evicts(policy: ProvisioningPolicy | None) -> bool:
-    """Without a policy it does: pods that are created afterwards wait for nodes while the others run."""
+    """Whether a revocation evicts, as without a policy: pods that come later wait for nodes while the others run."""
     return policy is None or policy.evicts_on_revocation
 
 

@@ -218,8 +218,8 @@ def _seconds(instant: datetime | None) -> datetime:
 def ready_updates(
     found: ProvisioningRequest, workload: Workload, policy: ProvisioningPolicy, flavors: Flavors
 ) -> tuple[tuple[PodSetPatch, ...], tuple[str, ...]]:
-    """For every PodSet that the request is for: which request to consume, and the labels that its nodes have; and what
-    could not be given to the pods, and why."""
+    """The request to consume and the labels of its nodes, for every PodSet of the request; and what could not be given
+    to the pods, and why."""
     names = [name for name in found.metadata.annotations.get(POD_SETS_ANNOTATION, "").split(",") if name]
     labels, left_out = _labels(found, policy)
     annotations = {CONSUME_ANNOTATION: found.metadata.name, CLASS_ANNOTATION: found.spec.provisioning_class_name}

@@ -128,7 +128,7 @@ def _optional(settings: Settings) -> frozenset[RuleUser]:
 
 
 def _lease_namespace(settings: Settings, user: str) -> str:
-    """Where the Lease is: as the settings say, or in the namespace of the account or Pod."""
+    """The namespace of the Lease: what the settings say, or that of the account or Pod."""
     kubernetes = settings.kubernetes
     named = kubernetes.lease.namespace or account_namespace(user)
     return named or pod_namespace(has_kubeconfig=kubernetes.kubeconfig is not None) or "default"

@@ -130,7 +130,7 @@ def _hook(run: Mapping[str, str | None]) -> str:
 
 
 def _settings(settings: list[Mapping[str, str]], *, shows_defaults: bool) -> RenderableType:
-    """Those that were set, and how many more there are."""
+    """The settings that were set, and how many more there are."""
     shown = [each for each in settings if shows_defaults or each["source"] != BUILT_IN]
     table = Table("setting", "value", "from", box=None, pad_edge=False, header_style="dim")
     for setting in shown:

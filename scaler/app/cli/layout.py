@@ -116,7 +116,7 @@ def number_text(value: Any) -> str:
 
 _WIDTH_OF_PIPES = 160
 _PICTURES = 0x2400
-"""Where Unicode has pictures of the first 32 characters, in their order."""
+"""The place in Unicode of pictures of the first 32 characters, in their order."""
 
 
 def terminal(*, is_error: bool = False) -> Console:

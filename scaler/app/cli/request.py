@@ -197,7 +197,7 @@ def _with(client: ScalerClient, name: str, act: Callable[[KubeTransport, ScaledO
 
 
 async def _listed(kube: KubeTransport, resource: Resource, kind: type[T], namespace: str) -> list[T]:
-    """None where the kind is not served. Raises: KubeError."""
+    """The objects of the kind; empty where it is not served. Raises: KubeError."""
     try:
         pages = kube.list_pages(resource.path(namespace))
         return [decode(kind, item) async for page in pages for item in page.items or ()]

@@ -1,4 +1,4 @@
-"""Where settings come from: flag > environment > file > default. Every problem is reported at once."""
+"""Which setting counts? flag > environment > file > default. Every problem is reported at once."""
 
 from collections.abc import Mapping
 from difflib import get_close_matches

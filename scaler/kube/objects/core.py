@@ -232,7 +232,8 @@ class Container(Struct, frozen=True):
     name: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""
-    """In place of the pod's. `Always` makes an init container a sidecar, which holds its GPUs beside the others."""
+    """The container's own policy. `Always` makes an init container a sidecar, which holds its GPUs beside the others.
+    """
     restart_policy_rules: tuple[Any, ...] = ()
     """Exit codes with which it is started again, whatever its policy."""
 

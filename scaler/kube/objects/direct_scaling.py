@@ -20,7 +20,7 @@ class DirectScaling(ScaledObject, frozen=True):
 
 
 def direct_scaling(scalable: ScalableWorkload) -> DirectScaling | None:
-    """None for one that KEDA is to scale."""
+    """The ScalableWorkload as what its actuator scales; None where KEDA is to scale it."""
     if scalable.spec.actuator != DIRECT:
         return None
     target = scalable_workload_ref(scalable.metadata.name)

@@ -47,7 +47,7 @@ class GrantStatus(Struct, frozen=True):
 
 
 class ReallocationStatus(Struct, frozen=True):
-    """Where the GPUs are that the workload gave up for a gang."""
+    """The whereabouts of the GPUs that the workload gave up for a gang."""
 
     plan: str = ""
     workload: str = ""
@@ -108,14 +108,14 @@ class ScalableWorkloadStatus(Struct, frozen=True):
     history: tuple[Raw, ...] = ()
     """The states before, the newest last, as they stand in the API."""
     notified: dict[str, Mark] = field(default_factory=dict)
-    """Up to which line each notification target has notified its owner."""
+    """The line up to which each notification target has notified its owner."""
     before_suspend: BeforeSuspendStatus | None = None
     grant: GrantStatus | None = None
     reallocation: ReallocationStatus | None = None
 
 
 class ScalableWorkload(Struct, frozen=True):
-    """With actuator None it is a record: the status of what a ScaledObject scales that has no status of ours."""
+    """A workload that the leader suspends; a record with actuator None: the status of what a ScaledObject scales."""
 
     metadata: ObjectMeta
     spec: ScalableWorkloadSpec = ScalableWorkloadSpec()
@@ -210,7 +210,7 @@ class WeeklyHours(Struct, frozen=True):
     time_zone: str = ""
 
     def __str__(self) -> str:
-        """As trigger metadata writes it."""
+        """The period as trigger metadata writes it."""
         days = f"{','.join(self.days)} " if self.days else ""
         return f"{days}{self.time or f'{self.begin}-{self.to}'} {self.time_zone}"
 
@@ -220,7 +220,7 @@ class PerPeriodLimit(Struct, frozen=True):
     period: str = ""
 
     def __str__(self) -> str:
-        """As trigger metadata writes it."""
+        """The limit as trigger metadata writes it."""
         return f"{self.count} per {self.period}"
 
 
@@ -254,7 +254,7 @@ _PolicyFields = _fields_of_policies()
 
 
 class IdlePolicySpec(_PolicyFields, frozen=True, rename="camel", kw_only=True):  # type: ignore[misc, call-arg, valid-type]
-    """With the fields of a policy, as the definitions have them; None where the policy does not say."""
+    """The spec of a policy, with the fields of the definitions beside these; None for what the policy does not say."""
 
     precedence: int = 0
     selector: JobSelector = JobSelector()
@@ -285,4 +285,4 @@ class IdlePolicy(Struct, frozen=True):
 
 
 class ClusterIdlePolicy(IdlePolicy, frozen=True):
-    """Where both kinds are distinguished by type."""
+    """The policy of all namespaces, a type of its own for code that reads both kinds."""

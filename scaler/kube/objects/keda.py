@@ -66,7 +66,7 @@ class ScaledObjectSpec(Struct, frozen=True):
 
 class ScaledObject(Struct, frozen=True):
     resource: ClassVar[Resource] = SCALED_OBJECT
-    """Where it is in the API. That of a ScalableWorkload which stands for one is its own (`direct_scaling.py`)."""
+    """The place of the object in the API. A ScalableWorkload that stands for one has its own (`direct_scaling.py`)."""
     metadata: ObjectMeta
     spec: ScaledObjectSpec = ScaledObjectSpec()
     status: ConditionedStatus = ConditionedStatus()

@@ -61,7 +61,7 @@ class ClusterQueuePreemption(Struct, frozen=True):
 class AdmissionCheckRule(Struct, frozen=True):
     name: str = ""
     on_flavors: tuple[str, ...] = ()
-    """Only for Workloads that get one of these flavors; empty means for all."""
+    """The flavors whose Workloads need the check; empty means all."""
 
 
 class AdmissionChecksStrategy(Struct, frozen=True):
@@ -73,7 +73,7 @@ class ClusterQueueSpec(Struct, frozen=True):
     cohort_name: str = ""
     queueing_strategy: str = "BestEffortFIFO"
     namespace_selector: LabelSelector | None = None
-    """None matches no namespace, an empty one all of them."""
+    """The namespaces that may use it; None matches none of them, an empty selector all."""
     flavor_fungibility: FlavorFungibility = FlavorFungibility()
     preemption: ClusterQueuePreemption = ClusterQueuePreemption()
     admission_checks_strategy: AdmissionChecksStrategy = AdmissionChecksStrategy()

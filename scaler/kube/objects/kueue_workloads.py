@@ -24,7 +24,7 @@ class TemplateContainer(Container, frozen=True):
 
 
 class Volume(Struct, frozen=True):
-    """Only looked at for whether it may be bound to nodes."""
+    """A volume of a pod; what is read is whether it may be bound to nodes."""
 
     persistent_volume_claim: Any = None
     ephemeral: Any = None
@@ -91,13 +91,13 @@ class WorkloadSpec(Struct, frozen=True):
 
 
 class TopologyAssignment(Struct, frozen=True):
-    """That there is a topology assignment; where it puts the pods is not read."""
+    """The fact that there is a topology assignment; where it puts the pods is not read."""
 
 
 class PodSetAssignment(Struct, frozen=True):
     name: str = "main"
     count: int | None = None
-    """None, which no current Kueue writes, means all pods of the PodSet."""
+    """The number of pods; None, which no current Kueue writes, means all pods of the PodSet."""
     flavors: dict[str, str] = field(default_factory=dict)
     resource_usage: dict[str, Quantity] = field(default_factory=dict)
     """The usage of the whole PodSet, not of one pod."""

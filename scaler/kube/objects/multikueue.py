@@ -57,7 +57,7 @@ class PlacementDecisionStatus(Struct, frozen=True):
 
 
 class PlacementDecision(Struct, frozen=True):
-    """At most 100 decisions; one Placement has as many of these as it needs, by their label.
+    """A part of a Placement's decisions, at most 100; a Placement has as many of these as it needs, by their label.
 
     In Open Cluster Management the status has them and a Placement is known by its name; in `multicluster.x-k8s.io` they
     stand beside the metadata, the decision is known by its key, and one that is whole may go by its own name.
@@ -89,7 +89,7 @@ class PrioritizerPolicy(Struct, frozen=True):
 
 class PlacementSpec(Struct, frozen=True):
     number_of_clusters: int | None = None
-    """None: all that meet its requirements."""
+    """The number of clusters to select; None: all that meet its requirements."""
     prioritizer_policy: PrioritizerPolicy = PrioritizerPolicy()
 
 
@@ -196,7 +196,7 @@ class WorkloadOffer(Struct, frozen=True, omit_defaults=True):
     idle_at_least: bool = False
     """Whether that is a bound."""
     running_since: datetime | None = None
-    """None where not all of its GPU pods run."""
+    """The time since which all of its GPU pods run; None where one does not."""
     gpus: int = 0
     evidence: tuple[Raw, ...] = ()
 
@@ -216,7 +216,7 @@ class ClusterOfferStatus(Struct, frozen=True):
 
 
 class ClusterOffer(Struct, frozen=True):
-    """On a worker; the hub's dispatcher writes its spec, and the worker's leader its status."""
+    """A worker's offer, in its own API; the hub's dispatcher writes the spec, and the worker's leader the status."""
 
     metadata: ObjectMeta
     spec: ClusterOfferSpec = ClusterOfferSpec()

@@ -30,7 +30,7 @@ class NodeSelector(Struct, frozen=True):
 class NodeAffinity(Struct, frozen=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
     preferred_during_scheduling_ignored_during_execution: tuple[Any, ...] = ()
-    """Only compared, never interpreted."""
+    """The preferences, which are compared and never interpreted."""
 
 
 class Affinity(Struct, frozen=True):

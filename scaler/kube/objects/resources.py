@@ -28,12 +28,12 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """As objects write it: `v1`, `apps/v1`."""
+        """The group and version as objects write them: `v1`, `apps/v1`."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     @property
     def qualified_name(self) -> str:
-        """As people and RBAC write it: `pods`, `workloads.kueue.x-k8s.io`."""
+        """The name as people and RBAC write it: `pods`, `workloads.kueue.x-k8s.io`."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -69,7 +69,7 @@ def group_version_path(api_version: str) -> str:
 
 
 def check_segment(part: str) -> None:
-    """Nothing for what may stand in a path. Raises: KubeError (400) for what would lead elsewhere."""
+    """A check that this may stand in a path. Raises: KubeError (400) for what would lead elsewhere."""
     if part and not _SEGMENT.fullmatch(part):
         raise _not_a_path(f"{part[:80]!r} cannot be the name of an object")
 
@@ -131,7 +131,7 @@ RESOURCE_FLAVOR = _of("kueue.x-k8s.io/v1beta2", "resourceflavors", "ResourceFlav
 ADMISSION_CHECK = _of("kueue.x-k8s.io/v1beta2", "admissionchecks", "AdmissionCheck", namespaced=False)
 PROVISIONING_REQUEST = _of("autoscaling.x-k8s.io/v1", "provisioningrequests", "ProvisioningRequest")
 PROVISIONING_REQUEST_BETA = _of("autoscaling.x-k8s.io/v1beta1", "provisioningrequests", "ProvisioningRequest")
-"""Where only this version is served; both have the same schema."""
+"""The version for clusters that serve no later one; both have the same schema."""
 RAY_CLUSTER = _of("ray.io/v1", "rayclusters", "RayCluster")
 RAY_JOB = _of("ray.io/v1", "rayjobs", "RayJob")
 RAY_SERVICE = _of("ray.io/v1", "rayservices", "RayService")
@@ -161,4 +161,4 @@ JOB_KINDS = (
     JAX_JOB,
     MPI_JOB,
 )
-"""Those that Kueue has integrations for, and whose Workloads are the jobs' own."""
+"""The kinds that Kueue has integrations for, and whose Workloads are the jobs' own."""

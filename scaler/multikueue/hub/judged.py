@@ -33,7 +33,7 @@ def judged_workloads(evaluation: Evaluation | None, cluster: ClusterState) -> Ma
 
 
 def _scaled(evaluation: Evaluation, cluster: ClusterState) -> Iterator[tuple[Workload, Policy]]:
-    """In the order of ScaledObjects, so that of several for one Workload it is always the same that counts."""
+    """Workloads with their policy, in the order of ScaledObjects: of several for one Workload always one counts."""
     for key in sorted(evaluation.entries):
         entry = evaluation.entries[key]
         scalable = cluster.target_of(key[0], entry.target)

@@ -84,7 +84,7 @@ class RemoteAnswers:
         return found
 
     def _clock_ahead(self, name: str, found: timedelta) -> timedelta:
-        """As it was before, where it differs by jitter only."""
+        """The difference as it was before, where it has changed by jitter only."""
         known = self._ahead.get(name)
         if known is None or abs(found - known) > _JITTER:
             self._ahead[name] = known = found
@@ -138,7 +138,7 @@ def _judged_by(asked: OfferPolicy | None) -> JudgedBy | None:
 
 
 class _Gpu(msgspec.Struct, omit_defaults=True):
-    """As the definition of ScalableWorkloads has it: what is not so would make the API refuse a whole status."""
+    """A GPU as the definition of ScalableWorkloads has it: another form would make the API refuse a whole status."""
 
     pod: str
     gpu: str

@@ -40,7 +40,7 @@ from scaler.multikueue.hub.worker_offer import OfferEntries, WorkerOffer
 log = structlog.get_logger(__name__)
 
 _SECRET_S = 60.0
-"""Between two looks at a Secret."""
+"""The time between two looks at a Secret."""
 _RETRY = Backoff(base=1.0, cap=30.0)
 _SOON = Backoff(base=0.05, cap=5.0)
 """The wait after a conflict: the worker renews its status in the same object."""

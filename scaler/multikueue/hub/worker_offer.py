@@ -38,13 +38,13 @@ OfferEntries = tuple[OfferedWorkload, ...]
 class WorkerOffer:
     clock: Clock = SYSTEM_CLOCK
     offer: ClusterOffer | None = None
-    """As last confirmed, also while the worker is not reached."""
+    """The offer as last confirmed, also while the worker is not reached."""
     wanted: OfferEntries | None = None
     """What the spec is to be; None where nothing is known of that."""
     received_at: datetime | None = None
     """When the status was last seen to change; None where it has not."""
     read_since: datetime | None = None
-    """Since when it is known what is there, or was at times; None where it never was since this process runs."""
+    """The time since which it is known what is there, or was at times; None where this process has never known it."""
     _changed_at: float = field(default=0.0, init=False)
     """When the status was last seen to appear or change."""
     doubts: Doubts[OfferEntries] = field(default_factory=Doubts, init=False)
@@ -122,7 +122,7 @@ class WorkerOffer:
 
 
 def life_of(status: ClusterOfferStatus) -> timedelta:
-    """For how long a status holds, by what it says of itself."""
+    """The time for which a status holds, by what it says of itself."""
     if status.observed_at is None or status.valid_until is None:
         return timedelta(0)
     return min(status.valid_until - status.observed_at, _LONGEST_LIFE)

@@ -63,7 +63,7 @@ class FitAnswer:
 @dataclass(frozen=True, kw_only=True)
 class FitQuestion:
     request: PlanRequest
-    """As the planner makes it for the Workload, which is among those that wait."""
+    """The request that the planner makes for the Workload, which is among those that wait."""
     is_gpu: Callable[[str], bool]
     """Whether a resource counts as GPUs."""
     capacity: Capacity | None = None
@@ -156,7 +156,7 @@ def _demands(request: PlanRequest, holder: QuotaWorkload) -> list[NodeDemand]:
 
 
 def _as_it_is(tree: PlanningTree) -> PlanningTree:
-    """With pods that are terminating on their nodes; where there are none the very same, which has its forecast."""
+    """The tree with pods that are terminating on their nodes; itself where there are none, as it has its forecast."""
     is_ending = tree.capacity is not None and bool(tree.capacity.allocations.ending)
     return as_it_is(tree) if is_ending else tree
 

@@ -64,7 +64,7 @@ class _Present:
 
     state: PlanningSnapshot
     candidates: Sequence[Candidate]
-    """Those that plans may take; none where no plans are made."""
+    """The workloads that plans may take; none where no plans are made."""
     plans: Sequence[ActivePlan]
     capacity: Capacity | None
     """What nodes have free, also where plans do not ask; None where that is not known."""
@@ -83,7 +83,7 @@ class _Present:
         return version, id(self.capacity), self.capacity, left, others  # a capacity is equal to itself only
 
     def as_if_nominated(self, key: str) -> PlanningSnapshot:
-        """With idle workloads that may be suspended for that copy, although the hub may have chosen another cluster."""
+        """The snapshot if the hub had nominated this cluster for that copy: idle workloads may be suspended for it."""
         others = {name: why for name, why in self.state.remote_copies.items() if name != key}
         return replace(self.state, remote_copies=others)
 
@@ -94,14 +94,14 @@ class FitAnswers:
 
     planning: Planner
     nodes: NodeShortage
-    """For copies that have quota and wait for our AdmissionCheck."""
+    """The target for copies that have quota and wait for our AdmissionCheck."""
     checks_with_reuse: Callable[[], Collection[str]] = frozenset
     """The AdmissionChecks for which idle workloads are suspended where a gang with quota lacks nodes."""
     is_due: Callable[[str, datetime], bool] = lambda _name, _now: True
     """Whether the ScalableWorkload of that name may be part of a plan at that moment."""
     patience: timedelta = LONGEST_PATIENCE
     _known: dict[EntryKey, tuple[object, FitAnswer]] = field(default_factory=dict, init=False)
-    """With what each rests on."""
+    """The answers with what each rests on."""
     _alike: list[tuple[object, FitAnswer]] = field(default_factory=list, init=False)
     """Answers of this tick, which are the same for copies that are alike."""
     _answered_at: dict[EntryKey, datetime] = field(default_factory=dict, init=False)
@@ -133,7 +133,7 @@ class FitAnswers:
         self._answered_at = {key: at for key, at in self._answered_at.items() if key in keys}
 
     def _turn(self, entry: OfferedWorkload) -> tuple[datetime, int, str]:
-        """Those that were answered longest ago come first, and of these the highest priority."""
+        """The key of its turn: those that were answered longest ago come first, and of these the highest priority."""
         key, request = entry_key(entry), entry.request or OfferRequest()
         return self._answered_at.get(key, _LONG_AGO), -request.priority, "/".join(key)
 
@@ -271,7 +271,7 @@ class FitAnswers:
         return f"AdmissionCheck {min(ours or kueues)} requests nodes" if ours or kueues else ""
 
     def _on_all_flavors(self, state: PlanningSnapshot, gang: QuotaWorkload, checks: frozenset[str]) -> Collection[str]:
-        """Those of the checks that its ClusterQueue has; none where a flavor of it has none of them."""
+        """The checks among these that its ClusterQueue has; none where a flavor of it has none of them."""
         queue = state.snapshot.cluster_queues.get(state.snapshot.cluster_queue_of(gang))
         if queue is None or not all(checks & queue.checks_on({flavor}) for flavor in queue.flavors):
             return ()

@@ -44,7 +44,7 @@ class OfferInputs:
     """Copies: nothing in it changes any more."""
 
     trees: Sequence[Tree]
-    """Those that can be read."""
+    """The trees that can be read."""
     flavors: Mapping[str, Flavor]
     is_gpu: Callable[[str], bool]
     """Whether a resource counts as GPUs."""
@@ -75,7 +75,7 @@ class OfferInputs:
 
 
 def cluster_queue_offers(inputs: OfferInputs) -> tuple[ClusterQueueOffer, ...]:
-    """Those with quota for GPUs, in the order of their names."""
+    """The ClusterQueues with quota for GPUs, in the order of their names."""
     found = (each for tree in inputs.trees for each in _offers_of(tree, inputs))
     return tuple(sorted(found, key=lambda each: each.name)[:_MOST_QUEUES])
 
@@ -145,7 +145,7 @@ class _GpuSlots:
         self._known: dict[FlavorResource, int] = {}
 
     def at_most(self, quota: int, key: FlavorResource) -> int:
-        """So many, or as many as nodes have room for; where nodes do not matter, so many."""
+        """The quota, or as much of it as nodes have room for where nodes matter."""
         if not quota or self._capacity is None:
             return quota
         if key not in self._known:

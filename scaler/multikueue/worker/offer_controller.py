@@ -38,7 +38,7 @@ from scaler.reclaim.planner import Planner, PlanningSnapshot
 log = structlog.get_logger(__name__)
 
 _REST = timedelta(seconds=1)
-"""At most, or a quarter of the interval: after it the own write has been heard of."""
+"""The longest rest, else a quarter of the interval: after it the own write has been heard of."""
 _VALID_INTERVALS = 3
 _LONGEST_MESSAGE = 1024
 
@@ -85,7 +85,7 @@ class OfferController:
         self._wake.set()
 
     async def tick(self, now: datetime) -> OfferReport | None:
-        """None where there was nothing to say. Raises: KubeError with the reason NotLeading."""
+        """What was offered; None where there was nothing to say. Raises: KubeError with the reason NotLeading."""
         offers, evaluation = self.offers.items(), self.planning.decisions.evaluation
         if not offers and (self._answered or self.offers.undecodable):
             self.observe(OfferReport(at=now, unknown=self._unreadable()))
@@ -197,7 +197,7 @@ class OfferController:
 
 
 def _instant(at: datetime) -> str:
-    """With milliseconds: how long a status holds is the difference of two, and intervals may be short."""
+    """The instant with milliseconds: how long a status holds is the difference of two, and intervals may be short."""
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,4 +1,4 @@
-"""On which nodes may a PodSet's pods run, and which of them keep away from each other? Pure.
+"""Which nodes may a PodSet's pods run on, and which of them keep away from each other? Pure.
 
 Laws:
 
@@ -29,7 +29,7 @@ from scaler.quota.from_objects.queues import selector_of
 
 HOST_LABEL = "kubernetes.io/hostname"
 PODSET_LABEL = "kueue.x-k8s.io/podset"
-"""On pods of admitted Workloads: their PodSet."""
+"""The label of pods of admitted Workloads: their PodSet."""
 _JOB_LABELS = ("job-name", "batch.kubernetes.io/job-name")
 """What Kubernetes gives to the pods of a Job, and no template need have."""
 
@@ -135,7 +135,7 @@ def _is_among_its_own(term: _Term, workload: kube.Workload, pod_set: kube.PodSet
 
 
 def _labels(workload: kube.Workload, pod_set: kube.PodSet) -> Mapping[str, str]:
-    """Those that its pods will have."""
+    """The labels that its pods will have."""
     owner = workload.metadata.controller_owner
     of_job = dict.fromkeys(_JOB_LABELS, owner.name) if owner is not None and owner.kind == "Job" else {}
     return {**of_job, PODSET_LABEL: pod_set.name, **pod_set.template.metadata.labels}

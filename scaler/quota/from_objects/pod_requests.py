@@ -43,7 +43,7 @@ def pod_requests(spec: PodSpec) -> dict[str, int]:
 
 
 def over_limits(spec: PodSpec) -> str:
-    """Where the pod asks for more than its own limits allow; empty where it does not.
+    """The part of the pod that asks for more than its own limits allow; empty where none does.
 
     Kueue leaves such a Workload out of the nomination, and Kubernetes would refuse its pods.
     Raises: ValueError for a quantity that is none.

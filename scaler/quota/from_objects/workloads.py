@@ -39,9 +39,9 @@ SLICE_ANNOTATION = "kueue.x-k8s.io/workload-slice-replacement-for"
 FLAVORS_ANNOTATION = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
 _REORDERING_EVICTIONS = ("PodsReadyTimeout", "AdmissionCheck")
-"""After these a Workload queues by the time of its eviction; after all others by its creation."""
+"""The evictions after which a Workload queues by their time; after all others by its creation."""
 _RETURNING_EVICTIONS = ("Preempted", "NodeFailures")
-"""After these a Workload queues again once its pods are gone; after all others something else has to end first."""
+"""The evictions after which a Workload queues again once its pods are gone; others need something else to end first."""
 _BOOST = re.compile(r"[+-]?\d{1,10}", re.ASCII)
 _INT32 = range(-(2**31), 2**31)
 _LONG_AGO = datetime.fromtimestamp(0, UTC)

@@ -122,7 +122,7 @@ def _borrowing_queues(
 
 
 def _exceeding(nodes: Sequence[N], keys: frozenset[FlavorResource]) -> Sequence[N]:
-    """Those that exceed their quota in any of it: mostly none, and asked about every queue for every head."""
+    """The nodes that exceed their quota in any of it: mostly none, and asked about every queue for every head."""
     if len(keys) == 1:
         (key,) = keys
         return [node for node in nodes if node.usage.get(key, 0) > node.subtree.get(key, 0)]

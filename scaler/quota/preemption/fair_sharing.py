@@ -66,7 +66,7 @@ class Share:
 NO_SHARE = Share()
 """The share of a node that borrows nothing."""
 LOWEST = Share(amount=-1.0)
-"""Below the share of any node."""
+"""A share below that of any node."""
 
 
 def dominant_resource_share(node: TreeNode) -> Share:
@@ -145,7 +145,7 @@ class _Search:
         self.request = request
         self.removal = Removal(tree, request)
         self._shares: dict[TreeNode, Share] = {}
-        """As they stand, found once until usage changes."""
+        """The shares of now, found once until usage changes."""
         self.way: dict[CohortNode, TreeNode] = {}
         """The child of each cohort above the preemptor's queue through which the queue is reached."""
         child: TreeNode = request.queue

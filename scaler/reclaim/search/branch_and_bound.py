@@ -311,9 +311,9 @@ class LowerBound:
         common = gcd(*(gain for gain, _ in options)) or 1
         unit = max(1, -(-need // common) // _UNITS)
         self.need = max(0, -(-need // common)) // unit
-        """In units."""
+        """The need in units."""
         self.gains = [-(-gain // (common * unit)) for gain, _ in options]
-        """In units, option by option."""
+        """The gains in units, option by option."""
         self._rows = _table(self.need, list(zip(self.gains, (cost for _, cost in options), strict=True)))
 
     def least(self, start: int, need: int) -> Amount:

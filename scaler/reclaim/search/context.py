@@ -89,7 +89,7 @@ class SearchContext:
         planning_tree = request.planning_tree
         self.forecast: Forecast = planning_tree.forecast(request.leaving)
         self.tree = self.forecast.start.tree
-        """Without those that are being suspended anyway."""
+        """The tree without the Workloads that are being suspended anyway."""
         self.holders: Mapping[str, QuotaWorkload] = {
             key: each for queue in self.tree.queues.values() for key, each in queue.workloads.items()
         }
@@ -269,7 +269,7 @@ class SearchContext:
         return found if is_certain else replace(found, is_exact=False)
 
     def _set_of(self, keys: Iterable[str]) -> list[Item]:
-        """For questions about this very set, where gains and equivalents do not matter."""
+        """The keys as items for questions about this very set, where gains and equivalents do not matter."""
         return [Item(key=key, cost=self.costs[key], gains=(), equivalence=key) for key in sorted(keys)]
 
     def _searched(self, incumbent: Incumbent, without: str) -> SearchResult:
@@ -304,7 +304,7 @@ class SearchContext:
 
 
 def _distinct(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """In a stable order, and each Workload once, though two ScalableWorkloads may name it: the cheaper one of them."""
+    """The candidates in a stable order, each Workload once: of two ScalableWorkloads that name it, the cheaper one."""
     found: dict[str, Candidate] = {}
     for each in sorted(candidates, key=lambda each: (each.workload, each.cost.total, each.name)):
         found.setdefault(each.workload, each)

@@ -72,7 +72,7 @@ def covers_of(
 
 
 def _cover_of_amount(need: MissingAmount, costs: Mapping[str, int], without: str = "") -> Cover | None:
-    """None where all candidates together gain too little."""
+    """The cheapest cover of this amount; None where all candidates together gain too little."""
     options = [[_Option(gain, costs[key], (key,))] for key, gain in need.gains.items() if key != without]
     return _cheapest(options, need.amount)
 
@@ -149,7 +149,7 @@ def _least(held: Iterable[tuple[int, str]], costs: Mapping[str, int], most: int)
 
 
 def _cheapest(groups: Sequence[Sequence[_Option]], missing: int) -> Cover | None:
-    """At most one option of every group, so that the gains add up. Gains are rounded up to the units counted in."""
+    """The cheapest choice of at most one option of every group whose gains, rounded up to units, reach the amount."""
     common = gcd(missing, *(each.gain for options in groups for each in options))
     unit = common * max(1, missing // common // _UNITS)
     groups = _needed(groups, missing)

@@ -58,7 +58,7 @@ _FEWEST = 100
 @dataclass(frozen=True, kw_only=True)
 class NodePlanRequest:
     gang: QuotaWorkload
-    """With its reservation."""
+    """The gang with its reservation."""
     check: str
     """Name of the AdmissionCheck that is Pending."""
     queue: ReservationQueue
@@ -130,7 +130,7 @@ class NodeProblem:
         holders = [each for each in request.candidates if self.capacity.held_by_workload(each.workload)]
         dearest_first = sorted(holders, key=lambda each: (each.cost.total, each.name), reverse=True)
         self.candidates: Mapping[str, Candidate] = {each.workload: each for each in dearest_first}
-        """Those with pods on nodes, by key of their Workload; of two for one Workload the cheaper one."""
+        """The candidates with pods on nodes, by key of their Workload; of two for one Workload the cheaper one."""
         self._results: dict[frozenset[str], PlacementResult] = {}
         self._placed: dict[frozenset[str], tuple[PodPlacement, ...]] = {}
 
@@ -159,7 +159,7 @@ class NodeProblem:
         return copies & (self.what_if.placed_first(keys | leaving) - self.what_if.placed_first(leaving))
 
     def placed(self, keys: frozenset[str]) -> tuple[PodPlacement, ...]:
-        """Where as many of its pods as possible would go with these suspended."""
+        """The places of as many of its pods as possible with these suspended."""
         if keys not in self._placed:
             self._placed[keys] = self.what_if.most(keys | self.request.leaving)
         return self._placed[keys]

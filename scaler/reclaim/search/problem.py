@@ -22,7 +22,7 @@ class SearchLimitError(Exception):
 class Item:
     key: str
     cost: int
-    """Above 0, or sets with needless items would cost the same."""
+    """The cost is above 0: without one, sets with needless items would cost the same."""
     gains: tuple[int, ...]
     """Most that it can add to what is missing, amount by amount."""
     equivalence: Hashable
@@ -43,7 +43,7 @@ DEFAULT_LIMITS = SearchLimits(questions=60)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResult:
     keys: frozenset[str] | None
-    """None where no set was accepted."""
+    """The keys of the set that was accepted; None where none was."""
     cost: int
     is_exact: bool
     """Whether everything was searched: no cheaper set exists, or none at all."""

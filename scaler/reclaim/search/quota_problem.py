@@ -346,7 +346,7 @@ def alternatives_to(context: SearchContext, chosen: frozenset[str], *, is_exact:
 
 
 def alternatives_tried(context: SearchContext) -> tuple[Alternative, ...]:
-    """Where there is no plan: the largest of the sets that were simulated, the largest last."""
+    """The largest of the sets that were simulated where there is no plan, the largest last."""
     tried = [_alternative(context, keys) for keys in context.simulator.made if keys]
     return tuple(sorted(tried, key=lambda each: (len(each.victims), *_by_cost(each)))[-_SHOWN:])
 

@@ -206,7 +206,7 @@ def fewest(workload: QuotaWorkload) -> list[QuotaPodSet]:
 def certainly_before(
     gang: QuotaWorkload, before: Sequence[QuotaWorkload], strategy: QueueingStrategy, preempted: Collection[str]
 ) -> Iterator[QuotaWorkload]:
-    """Those of the ones before the gang in line that will hold quota when it gets in, whatever happens.
+    """The Workloads before the gang in line that will hold quota when it gets in, whatever happens.
 
     `preempted` are those that Kueue may preempt again meanwhile.
     """

@@ -42,7 +42,7 @@ class SimulatedAdmission:
     """Why it is not accepted; None where it is."""
     message: str = ""
     gang: QuotaWorkload | None = None
-    """With its reservation, where it was admitted."""
+    """The gang with its reservation; None where it was not admitted."""
     others: tuple[str, ...] = ()
     placement: Placement | None = None
 

@@ -62,11 +62,11 @@ class Candidate:
     gpus: int
     cost: Cost
     cluster_queue: str
-    """Where it holds its quota."""
+    """The ClusterQueue in which it holds its quota."""
     budgets: tuple[str, ...] = ()
     """Names of those that it has."""
     saved_at: datetime | None = None
-    """Until when its work is saved by its hook; None where nothing is known to be."""
+    """The time up to which its hook has saved its work; None where nothing is known to be saved."""
     hook_takes: timedelta = timedelta(0)
     """How long its hook may take before it is suspended."""
 
@@ -99,7 +99,7 @@ class PlanningTree:
 
     @cached_property
     def simulation(self) -> Simulation:
-        """From here on, for all gangs of the tree. Fork it."""
+        """A simulation that starts from here, for all gangs of the tree. Fork it."""
         return Simulation(self.tree, self.pending, self.world, now=self.now, fair_sharing=self.fair_sharing)
 
     def forecast(self, leaving: frozenset[str]) -> Forecast:
@@ -157,7 +157,7 @@ class Alternative:
     """Names, as in `Candidate.name`."""
     cost: int
     why_not: NoPlanReason | None
-    """None: it is enough, and costs more."""
+    """The reason why it is not enough; None where it is enough, and costs more."""
     message: str
 
 
@@ -190,14 +190,14 @@ class ReclaimPlan:
     cluster_queue: str
     victims: tuple[Candidate, ...]
     cost: int
-    """In thousandths, as in `reclaim/costs.py`."""
+    """The cost in thousandths, as in `reclaim/costs.py`."""
     free_before: Mapping[FlavorResource, int] = field(default_factory=dict)
     """What the gang's queue could get without the plan, of the flavor resources that it will use."""
     free_after: Mapping[FlavorResource, int] = field(default_factory=dict)
     takes: Mapping[FlavorResource, int] = field(default_factory=dict)
     assignments: tuple[QuotaPodSetAssignment, ...] = ()
     placement: Placement | None = None
-    """Where its pods fit; None where nodes are not known."""
+    """The nodes that its pods fit on; None where nodes are not known."""
     others: tuple[str, ...] = ()
     is_exact: bool = True
     """Whether no cheaper plan exists; else none was found before the search reached its limit."""

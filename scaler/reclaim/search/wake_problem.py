@@ -66,7 +66,7 @@ def _obstacles(
 
 
 def as_it_is(planning_tree: PlanningTree) -> PlanningTree:
-    """With pods that are terminating on their nodes, which plans count as gone."""
+    """The planning tree with the terminating pods on their nodes, which plans count as gone."""
     capacity = planning_tree.capacity
     if capacity is None:
         return planning_tree
@@ -79,7 +79,7 @@ def _requirement(workload: QuotaWorkload, queue: QueueNode, planning_tree: Plann
 
 
 def _waiting(workload: QuotaWorkload, needs: QuotaRequirement, planning_tree: PlanningTree) -> Iterator[str]:
-    """Those of the tree that wait, or will when they are evicted, and could use something of it."""
+    """The Workloads of the tree that wait, or will when they are evicted, and could use something of it."""
     tree, seen = planning_tree.tree, set[object]()
     for name, line in planning_tree.pending.items():
         queue = tree.queues[name]

@@ -55,7 +55,7 @@ class PlacementChoice:
     """What a Placement has decided."""
 
     name: str
-    """As `namespace/name`."""
+    """The Placement as `namespace/name`."""
     clusters: frozenset[str] = frozenset()
     """Names of ManagedClusters."""
     problem: str = ""
@@ -95,7 +95,7 @@ class ClusterOption:
     """Its place in the MultiKueueConfig."""
     obstacle: ClusterObstacle | None = None
     why: str = ""
-    """In words, where there is an obstacle."""
+    """The obstacle in words, where there is one."""
     answer: ClusterAnswer = NO_ANSWER
 
     @property

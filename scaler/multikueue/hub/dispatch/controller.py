@@ -68,7 +68,7 @@ class DispatchReport:
     plan: DispatchPlan | None = None
     workers: Mapping[str, WorkerView] = field(default_factory=dict)
     nominated: tuple[WorkloadDispatch, ...] = ()
-    """Those whose nomination was written."""
+    """The Workloads whose nomination was written."""
 
     @property
     def stopped_because(self) -> str:
@@ -190,7 +190,7 @@ class Dispatcher:
         self._preflight = found
 
     def _hand_over(self, plan: DispatchPlan) -> None:
-        """Where clusters may not be nominated no worker may reclaim; where that is not known nothing changes."""
+        """No worker may reclaim where clusters may not be nominated; where that is not known nothing changes."""
         if self._preflight.result is PreflightResult.NOT_KNOWN and plan.workloads:
             return
         for name, spec in plan.specs.items():
@@ -201,7 +201,7 @@ class Dispatcher:
     # ------------------------------------------------------------------------------------------------------- nominating
 
     async def _nominate(self, plan: DispatchPlan) -> Sequence[WorkloadDispatch]:
-        """Those whose nomination was written. Raises: KubeError with the reason NotLeading."""
+        """The Workloads whose nomination was written. Raises: KubeError with the reason NotLeading."""
         due = [each for each in plan.workloads if each.nominated != each.state.nominated]
         return [*compress(due, await write_all(due, self._write, at_once=_WRITES_AT_ONCE))]
 
@@ -224,7 +224,7 @@ class Dispatcher:
         self.recorder.record(ObjectReference.of(WORKLOAD, found.waiting.workload.metadata), "Nominated", message)
 
     def _tell(self, plan: DispatchPlan) -> None:
-        """Those that wait for something that only people can change."""
+        """Events for Workloads that wait for something that only people can change."""
         for each in plan.workloads:
             reason, message = _trouble(each, self._preflight)
             if reason == self._reasons.get(each.waiting.uid, ""):

@@ -32,7 +32,7 @@ from scaler.multikueue.hub.dispatch.waiting import ClusterEligibilities, Waiting
 _ANSWERS_WITHIN = timedelta(minutes=1)
 """Time from when a worker is asked; what it has not answered by then is Unknown."""
 _TURN = 2 * _ANSWERS_WITHIN
-"""For how long a Workload is asked about at least, where they take turns."""
+"""The least time for which a Workload is asked about, where they take turns."""
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
 GivenRooms = Mapping[tuple[str, str], tuple[GivenRoom, ...]]
@@ -46,7 +46,7 @@ class WorkerView:
     problem: str = ""
     """Why its spec is not known now; empty where it is."""
     nominated_at: Mapping[str, datetime] = field(default_factory=dict)
-    """Since when Workloads are nominated for it by its spec as last confirmed, by uid."""
+    """When Workloads were nominated for it by its spec as last confirmed, by uid."""
     may_reclaim: Collection[str] = frozenset()
     """Uids of the Workloads for which it may reclaim, as far as is known."""
     was_read: bool = True
@@ -66,7 +66,7 @@ class DispatchMemory:
     """What a restart may lose: it makes some wait a little longer, or be sent for room that another one gets."""
 
     asked_since: Mapping[str, datetime] = field(default_factory=dict)
-    """Since when each Workload is asked about, by uid."""
+    """The time since which each Workload is asked about, by uid."""
     last_asked: Mapping[str, datetime] = field(default_factory=dict)
     """When each was asked about last, by uid; also those that are not asked about now."""
     nominated_at: Mapping[str, Mapping[str, datetime]] = field(default_factory=dict)

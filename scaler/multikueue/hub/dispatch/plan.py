@@ -47,7 +47,7 @@ JudgedWorkloads = Mapping[str, Sequence[OfferedWorkload]]
 NOMINATING = "Nominating"
 T = TypeVar("T")
 _WORKLOADS_PER_TURN = 32
-"""About a millisecond."""
+"""The Workloads between two turns; they take about a millisecond."""
 _REMEMBERED = timedelta(minutes=10)
 """How long it is remembered that room was given: longer than any status lives."""
 OfferSpecs = Mapping[str, tuple[OfferedWorkload, ...]]
@@ -174,7 +174,7 @@ def _entries(found: WorkloadDispatch, moment: DispatchMoment) -> dict[str, Offer
 
 
 def _with_room_of(found: WorkloadDispatch, given: GivenRooms) -> GivenRooms:
-    """With the room that its step takes, which others do not get before the worker has looked again."""
+    """The rooms with the one that its step takes, which others do not get before the worker has looked again."""
     if found.gives is None or not isinstance(found.step, NominateCluster):
         return given
     key = found.step.cluster.name, found.waiting.cluster_queue
@@ -216,5 +216,5 @@ async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
 
 
 def _seconds(at: datetime) -> datetime:
-    """As the API keeps times."""
+    """The time as the API keeps it."""
     return at.astimezone(UTC).replace(microsecond=0)

@@ -32,7 +32,7 @@ _BEST_FIRST = (Fit.FREE, Fit.RECLAIM, Fit.NODES, Fit.WAIT, Fit.UNKNOWN, Fit.NEVE
 _RANK = {fit: rank for rank, fit in enumerate(_BEST_FIRST)}
 GIVES_ROOM = frozenset({Fit.FREE, Fit.RECLAIM})
 _SETTLES = timedelta(seconds=3)
-"""After a nomination, until the worker's planner may have seen the copy."""
+"""The time after a nomination until the worker's planner may have seen the copy."""
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
 
@@ -48,7 +48,7 @@ class Ranking:
 
     @property
     def never(self) -> tuple[ClusterOption, ...]:
-        """Those that answer Never: no candidates by their own answer alone, which may change."""
+        """The clusters that answer Never: no candidates by their own answer alone, which may change."""
         return tuple(each for each in self.others if each.obstacle is ClusterObstacle.NEVER_FITS)
 
     @property

@@ -34,9 +34,9 @@ from scaler.targets.cluster_state import ObjectLister
 MULTIKUEUE_CONTROLLER = "kueue.x-k8s.io/multikueue"
 PLACEMENT_ANNOTATION = "idlegpu.io/placement"
 PLACEMENT_LABEL = "cluster.open-cluster-management.io/placement"
-"""On a PlacementDecision, the name of its Placement."""
+"""The label of a PlacementDecision with the name of its Placement."""
 DECISION_KEY_LABEL = "multicluster.x-k8s.io/decision-key"
-"""On a PlacementDecision of that API, what its slices have in common."""
+"""The label of a PlacementDecision of that API that its slices have in common."""
 _WAITS = "checks"
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 
@@ -87,7 +87,7 @@ class HubObjects:
     """The live copies that say who waits, and for what."""
 
     workloads: ObjectLister[Workload]
-    """With `dispatch_indexes`."""
+    """The Workloads with `dispatch_indexes`."""
     checks: ObjectLister[AdmissionCheck]
     configs: ObjectLister[MultiKueueConfig]
     clusters: ObjectLister[MultiKueueCluster]
@@ -97,7 +97,7 @@ class HubObjects:
 
     @property
     def essential(self) -> Mapping[str, ObjectLister[object]]:
-        """Those without which nothing is decided, by name."""
+        """The kinds without which nothing is decided, by name."""
         return {
             "Workloads": self.workloads,
             "AdmissionChecks": self.checks,
@@ -107,7 +107,7 @@ class HubObjects:
         }
 
     def waiting(self) -> list[WaitingWorkload]:
-        """Those that wait for a cluster, in their order."""
+        """The Workloads that wait for a cluster, in their order."""
         configs = _configs_by_check(self.checks.items())
         if not configs:
             return []
