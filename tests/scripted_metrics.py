@@ -48,11 +48,11 @@ class Series:
     interval_s: float = EXPORTER_INTERVAL_S
     phase_s: float = 7.0
 
-    def points(self, after_s: float, until_s: float) -> Iterator[Point]:
-        """The samples in (after, until]."""
+    def samples(self, after_s: float, until_s: float) -> Iterator[tuple[float, float]]:
+        """(Unix seconds, value) of those in (after, until]."""
         step = int((after_s - self.phase_s) // self.interval_s) + 1
         while (at_s := step * self.interval_s + self.phase_s) <= until_s:
-            yield Point(self.metric, self.labels, at_s, self.value(at_s))
+            yield at_s, self.value(at_s)
             step += 1
 
 
@@ -154,8 +154,8 @@ class Metrics:
     series: list[Series]
     distortions: list[Distortion] = field(default_factory=list)
     demands: dict[str, list[VectorSample]] = field(default_factory=dict)
-    arrives_at_s: Callable[[Point], float] = lambda point: point.at_s
-    """When a sample can be read: later than taken where it is sent on by remote write."""
+    arrives_at_s: Callable[[Point], float] | None = None
+    """When a sample can be read: as soon as it is taken, or later where it is sent on by remote write."""
 
     def select(self, promql: str, *, at_s: float, now_s: float) -> list[Labelled]:
         """What a range selector gives at `at_s` by Prometheus' own clock. Raises: UnknownQueryError."""
@@ -172,29 +172,34 @@ class Metrics:
 
     def range(self, metrics: Collection[str], *, after_s: float, until_s: float, now_s: float) -> list[Labelled]:
         """All samples of these metrics that can be read now and whose stored time is in (after, until]."""
-        found: dict[tuple[str, int], tuple[Point, list[tuple[float, float]]]] = {}
-        for point in self._stored(metrics, after_s, until_s, now_s):
-            _, samples = found.setdefault((point.metric, id(point.labels)), (point, []))
+        asked = [each for each in self.series if each.metric in metrics]
+        if not self.distortions and self.arrives_at_s is None:
+            until_s = min(until_s, now_s)
+            return _merged((each.metric, each.labels, [*each.samples(after_s, until_s)]) for each in asked)
+        found: dict[tuple[str, int], tuple[str, Mapping[str, str], list[tuple[float, float]]]] = {}
+        for point in self._stored(asked, after_s, until_s, now_s):
+            _, _, samples = found.setdefault((point.metric, id(point.labels)), (point.metric, point.labels, []))
             samples.append((point.at_s, point.value))
         return _merged(found.values())
 
-    def _stored(self, metrics: Collection[str], after_s: float, until_s: float, now_s: float) -> Iterator[Point]:
+    def _stored(self, asked: Iterable[Series], after_s: float, until_s: float, now_s: float) -> Iterator[Point]:
         slack_s = _LONGEST_SHIFT_S if self.distortions else 0.0
-        for series in self.series:
-            if series.metric not in metrics:
-                continue
-            for taken in series.points(after_s - slack_s, until_s + slack_s):
-                stored = _distorted(taken, self.distortions) if self.arrives_at_s(taken) <= now_s else None
+        for series in asked:
+            for sample in series.samples(after_s - slack_s, until_s + slack_s):
+                taken = Point(series.metric, series.labels, *sample)
+                arrives_at_s = taken.at_s if self.arrives_at_s is None else self.arrives_at_s(taken)
+                stored = _distorted(taken, self.distortions) if arrives_at_s <= now_s else None
                 if stored is not None and after_s < stored.at_s <= until_s:
                     yield stored
 
 
-def _merged(found: Iterable[tuple[Point, list[tuple[float, float]]]]) -> list[Labelled]:
+def _merged(found: Iterable[tuple[str, Mapping[str, str], list[tuple[float, float]]]]) -> list[Labelled]:
     """Series that a distortion has given equal labels are one."""
     merged: dict[tuple[str, frozenset[tuple[str, str]]], Labelled] = {}
-    for point, samples in found:
-        key = point.metric, frozenset(point.labels.items())
-        merged.setdefault(key, ({"__name__": point.metric, **point.labels}, []))[1].extend(samples)
+    for metric, labels, samples in found:
+        if samples:
+            key = metric, frozenset(labels.items())
+            merged.setdefault(key, ({"__name__": metric, **labels}, []))[1].extend(samples)
     return [(labels, sorted(samples)) for labels, samples in merged.values()]
 
 

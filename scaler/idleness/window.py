@@ -219,8 +219,8 @@ class SampleColumns:
         head = self._heads.item(row)
         oldest = head - self._size + 1
         empty = np.sort(head - (head - np.flatnonzero(self._peaks[row] == EMPTY)) % self._size)
-        ends = np.flatnonzero(np.diff(empty, append=head + 1) > 1)
-        lengths = np.diff(ends, prepend=-1)
+        ends = np.flatnonzero(np.concatenate((empty[1:], [head + 1])) - empty > 1)
+        lengths = ends - np.concatenate(([-1], ends[:-1]))
         holes = ends[(lengths > longest_gap + 1) | (empty[ends - lengths + 1] == oldest)]
         begin = empty.item(holes[-1]) + 1 if len(holes) else oldest
         return datetime.fromtimestamp(begin * self._interval_s, UTC)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import NOON, TRUST, minutes, pod, policy
 from prometheus_server import PrometheusServer, require_prometheus
-from scripted_metrics import Metrics, ScriptedSource, Series
+from scripted_metrics import Metrics, Point, ScriptedSource, Series
 
 from scaler.app.settings.model import SignalSettings
 from scaler.decision.sampling import Sampler
@@ -158,7 +158,9 @@ async def prometheus(folder: Any, *series: Series) -> AsyncIterator[SignalSource
     require_prometheus()
     server = PrometheusServer(folder)
     begin_s, end_s = (NOON - SPAN - minutes(2)).timestamp(), NOON.timestamp()
-    server.backfill("\n".join(_line(each) for x in series for each in x.points(begin_s, end_s)))
+    server.backfill(
+        "\n".join(_line(Point(x.metric, x.labels, *each)) for x in series for each in x.samples(begin_s, end_s))
+    )
     with server:
         source = PrometheusSource(PrometheusConfig(url=server.url, timeout=timedelta(seconds=10)))
         try:
@@ -167,7 +169,7 @@ async def prometheus(folder: Any, *series: Series) -> AsyncIterator[SignalSource
             await source.close()
 
 
-def _line(point: Any) -> str:
+def _line(point: Point) -> str:
     labels = ",".join(f'{name}="{text}"' for name, text in point.labels.items())
     return f"{point.metric}{{{labels}}} {point.value} {point.at_s:.3f}"
 

@@ -26,7 +26,7 @@ from builders import LONG_AGO, NOON, a_target
 from case_timelines import ALWAYS, Life
 from exporter_cases import COLLECTIONS, Case, CasePod, Labels, Sample, Scrape, load, stored_labels, stretched_settings
 from loops_builders import MemoryCluster, stamp
-from scripted_metrics import EXPORTER_INTERVAL_S, Metrics, Point, ScriptedSource, Series
+from scripted_metrics import EXPORTER_INTERVAL_S, Metrics, ScriptedSource, Series
 
 from scaler.app.settings.load import load as load_settings
 from scaler.app.settings.model import Settings
@@ -70,9 +70,9 @@ class StoredSeries(Series):
     values: Sequence[float]
     value: Any = _nothing
 
-    def points(self, after_s: float, until_s: float) -> Iterator[Point]:
+    def samples(self, after_s: float, until_s: float) -> Iterator[tuple[float, float]]:
         for n in range(bisect_right(self.at_s, after_s), bisect_right(self.at_s, until_s)):
-            yield Point(self.metric, self.labels, self.at_s[n], self.values[n])
+            yield self.at_s[n], self.values[n]
 
 
 Stored = dict[tuple[str, frozenset[tuple[str, str]]], dict[float, float]]
@@ -352,7 +352,8 @@ async def judge(
 
 
 def metrics_of(case: Case) -> Metrics:
-    return Metrics(series=[*stored(case)], arrives_at_s=lambda point: point.at_s + case.delay_s)
+    late = (lambda point: point.at_s + case.delay_s) if case.delay_s else None
+    return Metrics(series=[*stored(case)], arrives_at_s=late)
 
 
 _SEEN_LATE = 4
