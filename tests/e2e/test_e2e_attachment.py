@@ -65,6 +65,20 @@ class Attachment:
     def scalable_workloads(self) -> dict[str, Json]:
         return _by_owner(self.flow.sandbox.all(SCALABLE_WORKLOAD, self.flow.namespace))
 
+    def record_of(self, job: str) -> Json:
+        """The ScalableWorkload that only has the status of a job with a scale of its own; an empty one without it."""
+        scaled_object = self.scaled_objects().get(job) or {"metadata": {"uid": ""}}
+        for each in self.flow.sandbox.all(SCALABLE_WORKLOAD, self.flow.namespace):
+            owners = [owner["uid"] for owner in each["metadata"].get("ownerReferences") or ()]
+            if each["spec"]["actuator"] == "None" and owners == [scaled_object["metadata"]["uid"]]:
+                return each
+        return {}
+
+    def states_of(self, job: str) -> list[str]:
+        """All states that its record has, from the first one to the present one."""
+        status = self.record_of(job).get("status") or {}
+        return [each["state"] for each in status.get("history") or ()]
+
     def is_attached(self, job: str) -> bool:
         """As its kind is, and by KEDA's word, too."""
         found = self.scaled_objects().get(job)
@@ -121,6 +135,12 @@ async def test_a_job_with_a_generated_name_and_a_deployment_are_suspended_woken_
         job, server = made.jobs
         await made.set_busy(0.0)
         await made.wait_until_suspended(job, server)
+        await flow.wait_until(lambda: made.states_of(server)[-1:] == ["Suspended"], "the record of the Deployment")
+        assert made.record_of(server)["spec"]["jobRef"] == {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": server,
+        }
         await made.set_busy(0.9)
         await made.annotate(job, wake="true")
         await made.wait_until_running(job)
