@@ -43,7 +43,7 @@ class Pauses:
         self.kinds = np.array([life.kind for life in lives])
 
     def play(self, windows: np.ndarray) -> np.ndarray:
-        """For each workload the GPU-hours freed, suspensions, and those with a return within 15m."""
+        """The GPU-hours freed, suspensions, and those with a return within 15m, for each workload."""
         result, started = np.zeros((len(self.gpus), 3)), self.born.copy()
         for pause in np.flatnonzero(self.length > windows):
             owner, end = self.of[pause], self.end[pause]

@@ -62,7 +62,7 @@ from scaler.quota.watch import NotSynced
 from scaler.targets.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
 
 TARGET_S = 1.0
-"""For one tick, at 1,000 gangs and 2,000 nodes."""
+"""The most that one tick may take, at 1,000 gangs and 2,000 nodes."""
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 GPUS = GpuResources(patterns=(GPU,))
 LET_GO = 50

@@ -128,7 +128,7 @@ class Program:
             return got.status, await got.text()
 
     async def writes(self) -> Counter[str]:
-        """By resource."""
+        """The number of writes by resource."""
         _, text = await self.fetch("/metrics")
         found: Counter[str] = Counter()
         for labels, count in _WRITES.findall(text):

@@ -24,7 +24,7 @@ class Panel(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """From a power of ten to a power of ten, and where these are drawn."""
+    """An axis from a power of ten to a power of ten, and where these are drawn."""
 
     first: int
     last: int

@@ -33,7 +33,7 @@ GPUS, WEIGHTS = (1, 2, 4, 8, 16, 32), (50, 15, 15, 14, 4, 2)
 
 
 def spans(chance: random.Random, length_s: float, work: SpanLengths, idle: SpanLengths) -> tuple[timedelta, ...]:
-    """By turns, the first of them work, until the length is reached."""
+    """The spans by turns, the first of them work, until the length is reached."""
     found, left = list[timedelta](), timedelta(seconds=max(1, round(length_s)))
     while left:
         span = min(left, (idle if len(found) % 2 else work).draw(chance))
@@ -84,7 +84,7 @@ def _job(number: int, at_s: float, chance: random.Random, mix: IdleMix) -> Simul
 
 
 def _held_s(job: SimulatedJob) -> float:
-    """Where a pause of more than 35 min gives the GPUs back."""
+    """The time for which it holds its GPUs where a pause of more than 35 min gives them back."""
     idle_s = sum(min(each.total_seconds(), 2100) for each in job.spans[1::2])
     return sum(each.total_seconds() for each in job.spans[::2]) + idle_s
 
@@ -93,7 +93,7 @@ LOADS: Mapping[str, tuple[Callable[[int, int, random.Random], Iterator[Simulated
     "stay": (stay, 0.975),
     "turnover": (turnover, 1.0),
 }
-"""And the share of the GPUs that is their quota."""
+"""The loads, and the share of the GPUs that is their quota."""
 
 
 def csv_of(jobs: Sequence[SimulatedJob]) -> Iterator[str]:

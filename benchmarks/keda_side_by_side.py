@@ -47,7 +47,7 @@ GPUS_OF_POD = 2
 WRITES_AT_ONCE = 8
 SETTLING_LIMIT_S = 1_800
 METRICS = {"DCGM_FI_DEV_GPU_UTIL": 100.0, "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1.0}
-"""With what they show at most."""
+"""The metrics with what they show at most."""
 
 Json = dict[str, Any]
 
@@ -72,7 +72,7 @@ def labels(metric: str, workload: int, gpu: int) -> str:
 
 
 def value(workload: int, at_s: float) -> float:
-    """Between a half and all of what a GPU can do."""
+    """The share of what a GPU can do, between a half and all of it."""
     return 0.5 + (workload + at_s // COLLECTED_EVERY_S) % 50 / 100
 
 
@@ -85,7 +85,7 @@ def exposition(size: int, at_s: float) -> Iterator[str]:
 
 
 def history(size: int, until_s: int) -> Iterator[str]:
-    """In OpenMetrics, with times."""
+    """The samples in OpenMetrics, with times."""
     for metric, whole in METRICS.items():
         yield f"# TYPE {metric} gauge\n"
         for workload in range(size):
@@ -98,7 +98,7 @@ def history(size: int, until_s: int) -> Iterator[str]:
 
 @asynccontextmanager
 async def exporter(size: int) -> AsyncIterator[str]:
-    """Where the GPUs' metrics are served: host and port."""
+    """The host and port at which the GPUs' metrics are served."""
 
     async def page(_: web.Request) -> web.Response:
         return web.Response(text="".join(exposition(size, time.time())))
@@ -314,7 +314,7 @@ class Cluster:
 
     @asynccontextmanager
     async def scaled(self, size: int, trigger: Trigger) -> AsyncIterator[None]:
-        """With a ScaledObject for each, of which KEDA has said that all are active."""
+        """A ScaledObject for each, of which KEDA has said that all are active."""
         await self._each(range(size), lambda n: self._create(SCALED_OBJECT, scaled_object(n, trigger(n))))
 
         async def are_active() -> bool:
@@ -364,7 +364,7 @@ def conditions(body: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Of one minute."""
+    """What one minute showed."""
 
     scaled_objects: int
     trigger: str
@@ -376,7 +376,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meters:
-    """Where the processes say what they use."""
+    """The addresses at which the processes say what they use."""
 
     prometheus: str
     keda: str

@@ -91,7 +91,7 @@ _KINDS = (
     kube.Namespace,
     Workload,
 )
-"""In the order in which filing all of them costs least."""
+"""The kinds in the order in which filing all of them costs least."""
 
 
 def snapshot_of(manifests: Iterable[Json], *, fair_sharing: bool, now: datetime) -> Snapshot:
@@ -142,7 +142,7 @@ def drain(snapshot: Snapshot) -> dict[str, str]:
 
 
 def why_drained(workload: QuotaWorkload, snapshot: Snapshot) -> str:
-    """Where the LocalQueue is stopped, Kueue looks no further. One whose eviction is under way keeps its reason."""
+    """The reason to drain it: of a stopped LocalQueue alone, but an eviction under way keeps its own."""
     local = snapshot.local_queue(workload.namespace, workload.queue)
     if workload.evicted or local is None:
         return ""
@@ -234,7 +234,7 @@ def difference_of_endings(final: Json, found: Replay) -> Iterator[str]:
 
 
 def difference_of_decisions(expected: Json, parts: Sequence[SchedulingCycle]) -> Iterator[str]:
-    """Of one cycle."""
+    """The differences of one cycle."""
     where = f"cycle {expected['cycle']}"
     admitted = {
         (each["workload"], each["clusterQueue"], given_assignments(each["assignments"]))

@@ -39,7 +39,7 @@ from scaler.placement.pod_slots import PodSlots
 from scaler.placement.shortage import Misfit
 
 TARGET_S = 1.0
-"""For all gangs together, at 2,000 nodes."""
+"""The most that all gangs together may take, at 2,000 nodes."""
 GPU, GIB = "nvidia.com/gpu", 2**30
 FLAVORS = ("h100", "a100", "l40s")
 TAINT = Taint(key="nvidia.com/gpu", value="present")
@@ -55,9 +55,9 @@ class Kind:
     """How full a cluster is."""
 
     free_gpus: Callable[[random.Random], int]
-    """On a node."""
+    """The free GPUs of a node."""
     free_gib: int = 400
-    """On a node."""
+    """The free memory of a node."""
     gangs: Callable[[random.Random, int], list[NodeDemand]] = lambda chance, _: mixed_gang(chance)
     """One of those that wait, for a cluster of so many nodes."""
 
@@ -187,7 +187,7 @@ def promise(gangs: list[list[NodeDemand]], capacity: Capacity) -> None:
 def measure_victims(
     gangs: list[list[NodeDemand]], capacity: Capacity, occupants: list[BoundPod], chance: random.Random
 ) -> tuple[float, float]:
-    """For one question about a set of sixteen victims: by a capacity without them, and counted along."""
+    """The time of one question about a set of sixteen victims: by a capacity without them, and counted along."""
     workloads = [each.workload for each in occupants if each.workload]
     if not workloads:
         return 0.0, 0.0

@@ -78,7 +78,7 @@ NAMESPACE = "team"
 NOMINAL = 20
 NODE = 8
 TARGET_STEP_S = 0.005
-"""For which the event loop may be held, whatever changes."""
+"""The longest time for which the event loop may be held, whatever changes."""
 TARGET_MB = 1_000.0
 
 NEVER = Preemption()
@@ -93,18 +93,18 @@ class Size:
 
     cohorts: int
     queues: int
-    """Per cohort."""
+    """The ClusterQueues of a cohort."""
     workloads: int
     idle: int
     target_s: float
-    """Of processor time, for a plan."""
+    """The processor time that a plan may take."""
     target_further_s: float | None = None
-    """For further plans in a tree; None where it is the same."""
+    """The time that further plans in a tree may take; None where it is as long."""
     preemption: Preemption = NEVER
     flavors: tuple[str, ...] = ("h100",)
 
     def part(self, share: float) -> "Size":
-        """The same with fewer queues in every cohort."""
+        """The size with fewer queues in every cohort."""
         return replace(
             self,
             queues=round(self.queues * share),
@@ -136,14 +136,14 @@ class Class:
     priority: int
     pods: int
     gpus: int
-    """Of one pod."""
+    """The GPUs of one pod."""
 
 
 SMALL = Class(name="small", priority=50, pods=1, gpus=1)
 MEDIUM = Class(name="medium", priority=100, pods=1, gpus=5)
 LARGE = Class(name="large", priority=200, pods=5, gpus=4)
 CLASSES = (LARGE, MEDIUM, MEDIUM, *[SMALL] * 7)
-"""Of every ten that wait."""
+"""The classes of every ten that wait."""
 
 
 @dataclass
@@ -155,7 +155,7 @@ class Cluster:
     queues: list[QuotaClusterQueue] = field(default_factory=list)
     workloads: list[QuotaWorkload] = field(default_factory=list)
     idle: list[tuple[QuotaWorkload, int]] = field(default_factory=list)
-    """With their GPUs."""
+    """The idle Workloads with their GPUs."""
     pod_sets: dict[tuple[Class, str], tuple[QuotaPodSet, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -283,7 +283,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """In seconds: how long it took, and how much of that was this process."""
+    """The seconds that it took, and how much of that was this process."""
 
     wall: float
     cpu: float
@@ -292,19 +292,19 @@ class Timing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     steps: dict[str, list[float]]
-    """By what was changed, the longest step of the snapshot to take that in, in seconds."""
+    """The longest steps of the snapshot to take in a change, in seconds, by what was changed."""
     first: list[Timing]
     """Plans for the first gang of a tree."""
     further: list[Timing]
     plans: int
     exact: int
     victims: int
-    """Of all plans."""
+    """The victims of all plans."""
     refusals: dict[str, int]
     greedy_fails: int
     """Plans where greedy's victims do not get the gang in."""
     greedy_cost: float
-    """Of greedy's victims, where they do, in terms of the plan's."""
+    """The cost of greedy's victims, where they do, in terms of the plan's."""
     resident_mb: float
 
 
@@ -344,7 +344,7 @@ def measure(world: str, gangs: int) -> Result:
 
 
 def updates(snapshot: Snapshot, cluster: Cluster) -> dict[str, list[Change]]:
-    """By what they change: two thousand Workloads, and some of everything else. In the end all is as it was."""
+    """The updates of two thousand Workloads and some of all else, by what they change; in the end all is as it was."""
     queues, flavors = cluster.rng.sample(cluster.queues, 5), list(snapshot.flavors.values())
     locals_ = [QuotaLocalQueue(namespace=NAMESPACE, name=each.name, cluster_queue=each.name) for each in queues]
     cohorts = [QuotaCohort(name=name, quotas=queues[0].quotas) for name in {each.cohort for each in queues}]

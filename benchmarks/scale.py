@@ -100,7 +100,7 @@ class Fleet(NamedTuple):
 
     @property
     def pods_per_target(self) -> int:
-        """Of one GPU each. GPUs that are left over belong to pods that nothing scales."""
+        """The pods of one GPU each. GPUs that are left over belong to pods that nothing scales."""
         return max(1, self.gpus // self.targets)
 
     def gpu(self, number: int) -> "Gpu":
@@ -322,10 +322,10 @@ class StandingScales(ScaleSubresources):
         self._replicas = replicas
 
     async def refresh(self, scaled_objects: Iterable[ScaledObject]) -> None:
-        """Nothing is new."""
+        """There is nothing new."""
 
     def forget_others(self, scaled_objects: Iterable[ScaledObject]) -> None:
-        """Nothing is remembered."""
+        """There is nothing to forget."""
 
     def revision(self, namespace: str) -> int:  # noqa: ARG002
         return 0
@@ -451,7 +451,7 @@ class Result:
     stalls_s: list[float] = field(default_factory=list)
     read_first_mb: float
     read_mb: float
-    """By a tick, on average."""
+    """The megabytes that a tick reads, on average."""
     decided: int
     """ScaledObjects about which anything was decided again after the first tick."""
     imported_mb: float

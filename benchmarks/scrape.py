@@ -34,14 +34,14 @@ from scaler.reporting.metrics import Metrics
 TARGET_MS = 100.0
 ACCEPT = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=0.0.4;q=0.5"
 SETTLED_S = 0.3
-"""Between two scrapes."""
+"""The pause between two scrapes."""
 VALUES = {
     "state": ("Busy", "Idle", "Unknown"),
     "signal": ("gr_engine_active", "gpu_util"),
     "answer": ("inactive",),
     "reason": ("GpusIdle",),
 }
-"""Of the labels that tell series of one workload apart."""
+"""The values of the labels that tell series of one workload apart."""
 
 
 def show(metrics: Metrics, workloads: int, tick: int) -> int:

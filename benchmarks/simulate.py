@@ -74,7 +74,7 @@ def record(recording: Recording, gpus: int, days: int) -> None:
 
 
 def openmetrics(gpus: int, days: int, begin_s: int) -> Iterator[str]:
-    """The same kind of samples as text, with the labels that dcgm-exporter gives."""
+    """Samples of that kind as text, with the labels that dcgm-exporter gives."""
     at_work = work(gpus, days, np.random.default_rng(13))
     for signal in DEFAULT_SIGNALS:
         for n in range(gpus):

@@ -61,9 +61,9 @@ class Holders:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet, self.targets = fleet, list(range(fleet.targets))
-        """By place: a place is the GPUs of one target."""
+        """The target of each place: a place is the GPUs of one target."""
         self._keys: dict[int, dict[str, list[bytes]]] = {}
-        """By place and signal."""
+        """The keys by place and signal."""
 
     def replace(self, place: int, target: int) -> None:
         self.targets[place] = target

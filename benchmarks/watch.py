@@ -145,7 +145,7 @@ def namespace_of(job: int) -> str:
 
 
 def pod(number: int, version: int) -> dict[str, Any]:
-    """Those with GPUs belong to a RayCluster that Kueue manages, the others to a Deployment."""
+    """A pod; those with GPUs belong to a RayCluster that Kueue manages, the others to a Deployment."""
     job, has_gpus = number // PODS_PER_JOB, number // PODS_PER_JOB % 2 == 0
     name = f"{job_name(job)}-worker-{number:06x}" if has_gpus else f"service-{job}-7d9c5b6f4-{number:06x}"
     labels = job_labels(job) if has_gpus else {"app": f"service-{job}", "pod-template-hash": f"{job:08x}7d9c"}
@@ -300,7 +300,7 @@ class Served:
     watches: list[asyncio.Queue[list[bytes]]] = field(default_factory=list)
 
     def document(self, number: int) -> dict[str, Any]:
-        """In every round since the first, one object of SHARE has changed."""
+        """The object; in every round since the first, one of SHARE has changed."""
         last = self.round - (self.round - number) % SHARE
         return self.make(number, 1_000_000 * max(1, last) + number)
 
@@ -441,7 +441,7 @@ class Result:
     """What one kind showed."""
 
     bytes_each: float = 0
-    """With all that its followers keep."""
+    """The memory of an object with all that its followers keep."""
     steps: dict[str, Step] = field(default_factory=dict)
 
 

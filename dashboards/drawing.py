@@ -81,7 +81,7 @@ def _by_threshold(value: float, defaults: Mapping[str, Any]) -> str:
 
 
 class _Axes:
-    """Where times and values are in the picture."""
+    """The positions of times and values in the picture."""
 
     def __init__(self, frame: Frame, top: float, left: int = _LEFT) -> None:
         self.frame = frame
@@ -164,7 +164,7 @@ def _pieces(points: Sequence[tuple[float, float]], step: float) -> list[list[tup
 
 
 def _values(series: Sequence[Series], frame: Frame) -> dict[str, list[float]]:
-    """For every name its values at all times of the frame; 0 where it has none."""
+    """The values of every name at all times of the frame; 0 where it has none."""
     values: dict[str, list[float]] = {}
     for each in series:
         row = values.setdefault(each.name, [0.0] * len(frame.times))
@@ -261,7 +261,7 @@ def _timeline(series: Sequence[Series], colours: Mapping[str, str], frame: Frame
 
 
 def _spells(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float]]:
-    """From when until when the value was not 0."""
+    """The spans in which the value was not 0."""
     spells: list[tuple[float, float]] = []
     for at, value in points:
         if not value:

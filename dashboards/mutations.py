@@ -42,7 +42,7 @@ class Mutant:
     text: str
     """What the field says now."""
     moved: str
-    """In words."""
+    """The change in words."""
 
 
 def mutants_of(file: Path) -> Iterator[Mutant]:

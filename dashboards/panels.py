@@ -66,7 +66,7 @@ STATES = {
     "Starting": PURPLE,
     "Ending": GREY,
 }
-"""Of GPUs, as in docs/metrics.md."""
+"""The colours of GPUs' states, as in docs/metrics.md."""
 ANSWERS = {"active": GREEN, "inactive": RED, "error": BLUE}
 """What KEDA gets: in the colours of Busy, Idle and Unknown, which they follow from."""
 NO_LEADER = "no replica leads"
@@ -238,7 +238,7 @@ class Column:
     title: str
     unit: str = "short"
     link: str = ""
-    """Where its cells lead."""
+    """The link of its cells."""
 
 
 def rows(

@@ -196,12 +196,12 @@ _NAMED = {"trustedProxies": "Network", "gpus": "gpus"}
 
 
 def pattern(name: str) -> str:
-    """Of a kind of text."""
+    """The pattern of a kind of text."""
     return f"^ *({PATTERNS[name]}) *$"
 
 
 def _written(at: Json) -> Json:
-    """Of the program's own types pydantic knows what they become, not how they are written."""
+    """The schema with a pattern for the program's own types, of which pydantic does not know how they are written."""
     match at:
         case {"format": "duration"}:
             return {"type": "string", "pattern": pattern("DurationOrZero" if "ge" in at else "Duration")}
@@ -226,12 +226,12 @@ _UNIT_ONCE = {
     "then": {"required": ["unit"], "properties": {"unit": {"type": "string"}}},
     "else": {"properties": {"unit": {"type": "null"}}},
 }
-"""Of a signal: a list of metrics has one unit, a map has that of each."""
+"""The unit of a signal: a list of metrics has one, a map has that of each."""
 _DESCRIBING = ("title", "description", "default", "format", "discriminator")
 
 
 def _of_the_user(at: Json, path: str = "") -> Json:
-    """Without what the chart itself writes. A section whose lines are all comments is null."""
+    """The schema without what the chart itself writes. A section whose lines are all comments is null."""
     sections = {key: each for key, each in at["properties"].items() if f"{path}{key}" not in _OF_THE_CHART}
     properties = {
         key: _of_the_user(each, f"{path}{key}.") if "properties" in each else each for key, each in sections.items()
@@ -313,7 +313,7 @@ def _settings(values: Json) -> str:
 
 
 def _tidy(text: str) -> str:
-    """Without the blank lines that templates leave."""
+    """The text without the blank lines that templates leave."""
     lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join(line for line in lines if line).removeprefix("---\n") + "\n"
 

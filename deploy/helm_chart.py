@@ -62,7 +62,7 @@ def platform(name: str) -> Json:
 
 
 def merged(*layers: Json) -> Json:
-    """As Helm merges values files: maps by key, everything else is replaced."""
+    """The values as Helm merges files of them: maps by key, everything else is replaced."""
     result: Json = {}
     for layer in layers:
         for key, value in layer.items():

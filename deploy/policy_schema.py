@@ -108,7 +108,7 @@ _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
 
 
 def meanings() -> Mapping[str, str]:
-    """By field, as Markdown."""
+    """The meanings by field, as Markdown."""
     return {name: text.replace("None: ", "Left out: ") for name, text in strings_below(Policy).items()}
 
 

@@ -52,7 +52,7 @@ FOLDERS = (
     "samples", "idleness", "targets", "decision", "keda", "suspension", "attachment", "quota", "placement", "reclaim",
     "multikueue", "admission", "reporting", "notifications", "requests", "doctor", "kube", "tls", "app",
 )  # fmt: skip
-"""In the order of a decision; below it what all of them stand on, and the process that they make."""
+"""The folders in the order of a decision; then what all of them stand on, and the process that they make."""
 OTHERS = (ROOT / "analysis" / "scaler_analysis", ROOT / "sandbox" / "scaler_sandbox")
 """Packages of other distributions."""
 
@@ -136,7 +136,7 @@ def parameters() -> str:
 
 
 def parameters_in_short() -> str:
-    """The same for a page elsewhere, to which no links lead."""
+    """The table of parameters for a page elsewhere, to which no links lead."""
     meant = {name: without_links(text) for name, text in meanings().items()}
     rows = (f"| `{each.key}` | {_default(name)} | {meant[name]} |" for name, each in FIELDS.items())
     head = ["| parameter | default | meaning |", "|---|---|---|"]
@@ -158,7 +158,7 @@ def _default(name: str) -> str:
 
 
 def policy_spec() -> str:
-    """Where each field of a policy is in the spec of an IdlePolicy, and how it is called in trigger metadata."""
+    """The place of each field of a policy in the spec of an IdlePolicy, and its key in trigger metadata."""
     rows = [f"| `{'.'.join(each.place)}` | `{each.key}` |" for each in FIELDS.values() if each.place]
     return "\n".join(["| `spec.…` | in trigger metadata |", "|---|---|", *rows, ""])
 

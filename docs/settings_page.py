@@ -70,7 +70,7 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[Row]:
 
 
 def meanings_of(model: type[BaseModel]) -> dict[str, str]:
-    """By field, the string below it; empty where there is none."""
+    """The string below each field; empty where there is none."""
     found = dict.fromkeys(model.model_fields, "")
     for base in reversed(model.__mro__):
         if issubclass(base, Section) and base is not Section:
@@ -79,7 +79,7 @@ def meanings_of(model: type[BaseModel]) -> dict[str, str]:
 
 
 def strings_below(model: type) -> dict[str, str]:
-    """By field, the string below it in the source."""
+    """The string below each field in the source."""
     [node] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(node, ast.ClassDef)
     pairs = zip(node.body, node.body[1:], strict=False)
@@ -172,7 +172,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def _written(value: Any) -> str:
-    """As it is written in YAML."""
+    """The value as it is written in YAML."""
     match value:
         case timedelta():
             return format_duration(value)

@@ -132,7 +132,7 @@ def _check_keys(root: yaml.Node, loader: yaml.CSafeLoader, where: str) -> None:
 def _check(text: str, where: str) -> None:
     """Raises: ConfigurationError for what would be too much, yaml.YAMLError."""
     values: dict[str, int] = {}
-    """Below each anchor that is complete, aliases written out."""
+    """The values below each anchor that is complete, aliases written out."""
     around: list[tuple[str | None, int]] = []
     """Anchor, and the count before it, of what is open."""
     count = 0

@@ -66,7 +66,7 @@ def signature(key: str, body: bytes, at: datetime) -> str:
 
 
 async def post_signed(to: Receiver, body: bytes, key: str, within: timedelta, *, now: datetime) -> int:
-    """With an idempotency key, and signed where the receiver has a key; the status, which is 2xx. Raises: SendError."""
+    """Posts with an idempotency key, signed where the receiver has a key; the status is 2xx. Raises: SendError."""
     url, headers = secret_of(to.url_file, "address"), {"Content-Type": "application/json", "Idempotency-Key": key}
     if to.key_file is not None:
         headers["Idlegpu-Signature"] = signature(secret_of(to.key_file, "key"), body, now)

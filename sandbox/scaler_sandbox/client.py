@@ -41,7 +41,7 @@ Key = tuple[str, str]
 
 _TOMBSTONES = 10_000
 _UNTIL_NEWS_SECONDS = 0.02
-"""After a conflict the watch brings what has changed; usually it has by then."""
+"""The time after a conflict in which the watch has usually brought what has changed."""
 
 
 class Metadata(ObjectMeta, frozen=True):

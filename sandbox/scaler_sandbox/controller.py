@@ -20,7 +20,7 @@ from scaler_sandbox.client import Client
 _log = structlog.get_logger(__name__)
 
 _SHORTEST_PAUSE = timedelta(milliseconds=10)
-"""Between two ticks: lets a burst of changes be one tick."""
+"""The pause between two ticks: lets a burst of changes be one tick."""
 _AFTER_ERROR = timedelta(milliseconds=500)
 
 

@@ -29,7 +29,7 @@ def crds() -> list[dict[str, Any]]:
 
 
 NAMESPACE = "idle-gpu-scaler"
-"""Where it is installed by default."""
+"""The namespace in which it is installed by default."""
 SERVICE_ACCOUNT = "idle-gpu-scaler"
 
 

@@ -63,7 +63,7 @@ class Component(StrEnum):
 
 
 HUB_PARTS = frozenset({Component.MULTIKUEUE, Component.PLACEMENTS})
-"""Those of a hub alone."""
+"""The parts of a hub alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class SandboxConfig:
     schedules: bool = True
     """Whether pods are placed here, and not by a kube-scheduler."""
     namespaces: frozenset[str] = frozenset()
-    """Only pods of these namespaces are bound here; empty: of all. For a shared, real cluster."""
+    """The namespaces whose pods alone are bound here; empty: all. For a shared, real cluster."""
     defines: bool = True
     """Whether CustomResourceDefinitions that are missing are installed."""
     kubeconfig: Path | None = None
@@ -119,9 +119,9 @@ _QUEUED: dict[Component, type[PodOwners]] = {
     Component.RAY_JOBS: RayJobOperator,
     Component.JOBS: JobController,
 }
-"""Those of kinds that Kueue suspends."""
+"""The owners of kinds that Kueue suspends."""
 KUEUE_NAMESPACE = "kueue-system"
-"""Where Kueue is, and on a hub the kubeconfigs of its workers."""
+"""The namespace of Kueue, and on a hub of the kubeconfigs of its workers."""
 _LONGEST_PAUSE_SECONDS = 0.05
 _CRD_SECONDS = 20.0
 
@@ -133,7 +133,7 @@ class Sandbox:
         self.config = config or SandboxConfig()
         self.fleet = Fleet(self.config.fleet)
         self.cloud = Cloud(self.fleet)
-        """Where nodes are ordered from."""
+        """The cloud that nodes are ordered from."""
         self.api = KubeApi()
         """The embedded API. Not started where the configuration names another one."""
         if Component.KUEUE in self.config.parts:
@@ -262,7 +262,7 @@ class Sandbox:
 
     @property
     def api_url(self) -> str:
-        """Where the Kubernetes API is."""
+        """The address of the Kubernetes API."""
         return self._transport.server
 
     @property

@@ -53,7 +53,7 @@ class RunningAct:
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """Where everything of the cluster can be reached."""
+        """The addresses of everything in the cluster."""
         prometheus = {"Prometheus": self.prometheus_url} if self.prometheus_url else {}
         return {
             "gRPC": self.scaler_address,

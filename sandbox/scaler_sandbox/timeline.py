@@ -92,7 +92,7 @@ class Timeline(Protocol):
     def finish(self, ending: DemoOutcome) -> None: ...
 
     def addresses(self, title: str, addresses: Mapping[str, str]) -> None:
-        """Where everything of an act can be reached from now on."""
+        """The addresses of everything in an act, from now on."""
 
 
 class JsonTimeline:

@@ -59,7 +59,7 @@ class IdlePolicies:
         self._hooks = hooks
         self.namespaced = Reflector(transport, IDLE_POLICY, idlegpu.IdlePolicy, namespaces=namespaces)
         self.of_cluster = None if namespaces else Reflector(transport, CLUSTER_IDLE_POLICY, idlegpu.IdlePolicy)
-        """None where only some namespaces are watched: what belongs to the whole cluster may not be read there."""
+        """The ClusterIdlePolicies; None where only some namespaces are watched: they may not be read there."""
 
     @property
     def all(self) -> list[Reflector[idlegpu.IdlePolicy]]:
@@ -77,7 +77,7 @@ class IdlePolicies:
             each.subscribe(heard)
 
     def get(self, policy: AttachmentPolicy) -> idlegpu.IdlePolicy | None:
-        """None for one that cannot be read, or is gone."""
+        """The object of the policy; None where it cannot be read, or is gone."""
         reflector = self.namespaced if policy.namespace else self.of_cluster
         return reflector.get(*policy.key) if reflector is not None else None
 
@@ -115,7 +115,7 @@ class AttachmentController:
     policies: IdlePolicies
     jobs: JobWatch
     target: TriggerTarget | None
-    """None while it is not known by which address KEDA reaches this scaler."""
+    """The target of triggers; None while it is not known by which address KEDA reaches this scaler."""
     notified_by: NotifyTargets = NO_TARGETS
     """The targets that notify owners."""
     max_age: timedelta = timedelta(minutes=2)

@@ -164,7 +164,7 @@ class JobWatch:
             self._changed()
 
     def _watch_switched(self) -> None:
-        """Those that the evaluation reads too."""
+        """The reflectors that the evaluation reads, too, are subscribed to."""
         for kind, switch in SWITCHES.items():
             reflector = self._cluster.switched.watch(switch)
             if reflector is not None and self._switched.get(kind) is not reflector:
@@ -242,7 +242,7 @@ class JobWatch:
         )
 
     def _of_switched(self, switch: Switch, found: SwitchedObject) -> Job | None:
-        """None for one without GPUs. Those of an InferenceService may be requested by its ServingRuntime only."""
+        """The job of the object; None without GPUs. A ServingRuntime alone may request those of an InferenceService."""
         metadata, spec = found.metadata, found.spec
         pods = self._cluster.pods_of_selector(metadata.namespace, switch.selector(metadata.name))
         if metadata.deletion_timestamp or not (pods or switch.requests_gpus(found, self._cluster.gpus)):
@@ -329,6 +329,6 @@ def _metadata_read(found: PartialObjectMetadata) -> PartialObjectMetadata:
 
 
 def _read(metadata: ObjectMeta) -> ObjectMeta:
-    """With its owner's requests as its only annotations."""
+    """The metadata with its owner's requests as its only annotations."""
     asked = {key: metadata.annotations[key] for key in OF_OWNERS if key in metadata.annotations}
     return msgspec.structs.replace(metadata, annotations=asked, owner_references=())

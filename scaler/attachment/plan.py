@@ -54,7 +54,7 @@ from scaler.targets.workloads import NO_TARGETS, NOTIFY_ANNOTATION, POLICY_LABEL
 LISTED = 10
 """Conflicts and problems that a policy's status names."""
 COPIED_ANNOTATION = "idlegpu.io/copied-from-job"
-"""On a ScaledObject: the job's annotations as they were last copied to it."""
+"""An annotation of a ScaledObject: the job's annotations as they were last copied to it."""
 NOTED = (DIGEST_ANNOTATION, POLICY_ANNOTATION, COPIED_ANNOTATION, NOTIFY_ANNOTATION)
 """The annotations of what is attached that a plan depends on."""
 _OWN = frozenset({DIGEST_ANNOTATION, POLICY_ANNOTATION})

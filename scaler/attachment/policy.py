@@ -42,12 +42,12 @@ class Job:
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """Those by which its owner asks for something."""
+    """The annotations by which its owner asks for something."""
     queue: str = ""
     """The LocalQueue; empty without Kueue."""
     priority_class: str = ""
     gpu_models: frozenset[str] | None = None
-    """None while no GPU of it has shown its model."""
+    """The models of its GPUs; None while none of them has shown its model."""
     workloads: tuple[str, ...] = ()
     """Names of its Kueue Workloads."""
     problem: str = ""
@@ -100,7 +100,7 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 class Exclusion:
     criteria: Criteria
     until: datetime | None = None
-    """None: for good."""
+    """The end of the exclusion; None: for good."""
     reason: str = ""
 
 
@@ -164,7 +164,7 @@ class AttachmentPolicy:
 
 
 def in_order(policies: Iterable[AttachmentPolicy]) -> list[AttachmentPolicy]:
-    """As jobs follow them: those of namespaces first, then by precedence, then by name."""
+    """The policies as jobs follow them: those of namespaces first, then by precedence, then by name."""
     return sorted(policies, key=lambda each: (not each.namespace, -each.precedence, each.namespace, each.name))
 
 

@@ -17,9 +17,9 @@ from scaler.kube.objects.resources import SCALABLE_WORKLOAD, SCALED_OBJECT, Reso
 from scaler.targets.workloads import NOTIFY_ANNOTATION
 
 DIGEST_ANNOTATION = "idlegpu.io/policy-digest"
-"""On what a policy has attached: of the object as it was last written."""
+"""An annotation of what a policy has attached: the digest of the object as it was last written."""
 BY_KEDA: Json = {"actuator": KEDA, "triggerMetadata": None}
-"""Nothing else than a ScaledObject scales it then."""
+"""The spec of what a ScaledObject alone scales."""
 
 
 class Verb(StrEnum):
@@ -61,7 +61,7 @@ def _resource_of(found: ScalableWorkload | ScaledObject) -> Resource:
 def updated(
     found: ScalableWorkload | ScaledObject, body: Json, annotations: Mapping[str, None] | None = None
 ) -> list[Write]:
-    """Nothing where it is as it was last written, and as far as that can be seen nobody has changed it since.
+    """The write; none where it is as it was last written, and as far as can be seen nobody has changed it since.
 
     `annotations` are removed along with it.
     """

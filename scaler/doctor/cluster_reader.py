@@ -69,7 +69,7 @@ def account_namespace(user: str) -> str:
 
 
 def reviewed_user(user: str) -> AuthenticatedUser | None:
-    """Whose permissions are asked about, with the groups that the API server adds; None: the caller's own."""
+    """The user whose permissions are asked about, with the groups that the API server adds; None: the caller itself."""
     namespace = account_namespace(user)
     of_account = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}") if namespace else ()
     return AuthenticatedUser(name=user, groups=(*of_account, "system:authenticated")) if user else None
@@ -83,7 +83,7 @@ class Telemetry:
     trust: Trust
     policy: Policy
     asked_every: timedelta | None = None
-    """As in `SourceSeries`."""
+    """How often samples are asked for, as in `SourceSeries`."""
 
 
 class ClusterReader:
@@ -168,7 +168,7 @@ class ClusterReader:
         return frozenset(each["kind"] for each in msgspec.json.decode(body)["resources"])
 
     async def _missing_namespaces(self) -> Sequence[str]:
-        """Those of the watched ones that are known not to exist; without the permission it is not known."""
+        """The watched namespaces that are known not to exist; without the permission it is not known."""
         found = {each: await self._get(kinds.NAMESPACE.path(name=each)) for each in self._namespaces}
         return [each for each, namespace in found.items() if isinstance(namespace, Unread) and namespace.is_absent]
 

@@ -80,7 +80,7 @@ ListResult: TypeAlias = Listing[T] | Unread
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorInputs:
     version: str | Unread
-    """Where the API server is and what it calls itself."""
+    """The API server's address and what it calls itself."""
     served: Served | Unread
     listings: Mapping[type, ListResult[Any]] = field(default_factory=dict)
     """What was listed by type, as in `TYPES_READ`; Nodes are only listed where one of our AdmissionChecks needs

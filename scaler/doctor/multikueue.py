@@ -66,7 +66,7 @@ class HubFacts:
     workers: Mapping[str, WorkerFacts] = field(default_factory=dict)
     """The workers by name of the MultiKueueCluster."""
     preflight: Preflight | None = None
-    """None where there is no dispatcher of ours, or no Workload to find out by."""
+    """Whether clusters may be nominated; None where there is no dispatcher of ours, or no Workload to find out by."""
     dispatches: bool = False
     """Whether the dispatcher of ours is configured here."""
 

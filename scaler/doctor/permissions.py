@@ -51,14 +51,14 @@ class RequiredRule:
     verbs: tuple[str, ...]
     on: tuple[RuleResource, ...] = ()
     on_targets: bool = False
-    """Also on whatever other kinds ScaledObjects scale."""
+    """Whether it is needed on whatever other kinds ScaledObjects scale, too."""
     subresource_of_targets: str = ""
     in_lease_namespace: bool = False
-    """Only in the namespace that holds the Lease; all else in every namespace, or in each that is watched."""
+    """Whether it is needed in the Lease's namespace alone; all else in every namespace, or in each that is watched."""
     suffix: str = ""
     """The end of the name there, after that of the Lease."""
     in_kueue_namespace: bool = False
-    """Only in the namespace of Kueue."""
+    """Whether it is needed in the namespace of Kueue alone."""
 
 
 def _on(*resources: Resource, subresource: str = "") -> tuple[RuleResource, ...]:
@@ -156,7 +156,7 @@ OPTIONAL = frozenset({RuleUser.TOKENS, RuleUser.SUSPEND_AT, RuleUser.DISPATCHER,
 CONFINED = frozenset(
     {RuleUser.SCALER, RuleUser.RECONCILER, RuleUser.POLICIES, RuleUser.SWITCHES, RuleUser.TOKENS, RuleUser.SUSPEND_AT}
 )
-"""Where only some namespaces are watched: quota and nodes are not known then."""
+"""The rules that count where only some namespaces are watched: quota and nodes are not known then."""
 
 
 def required_rules(

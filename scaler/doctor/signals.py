@@ -62,7 +62,7 @@ class SourceSeries:
 class _SignalSeries:
     read: Read
     series: Sequence[IdentifiedSeries]
-    """Those that name a device, held by a pod or not."""
+    """The series that name a device, held by a pod or not."""
 
     @classmethod
     def of(cls, read: Read, rules: RelabelRules) -> "_SignalSeries":
@@ -183,7 +183,7 @@ def _of_unit(about: Subject, read: Read) -> Iterator[Finding]:
 
 
 def _host(labels: Mapping[str, str]) -> str:
-    """Whose samples arrive together."""
+    """The host whose samples arrive together."""
     return next(
         (labels[name] for name in ("Hostname", "hostname", "node", "instance") if labels.get(name)), "all hosts"
     )

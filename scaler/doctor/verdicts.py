@@ -68,7 +68,7 @@ def by_reason(
 
 
 def _may_fail(reason: str) -> bool:
-    """Not what owners mend, nor what ends once the window is full."""
+    """Whether owners cannot mend it, nor does it end once the window is full."""
     return reason in DOUBTS and not DOUBTS[reason].ends_with_window
 
 
@@ -80,7 +80,7 @@ class Gpus:
     """GPUs of all nodes that are ready, shared ones counted as often as they are offered. None: nodes are not read."""
     nodes: Mapping[str, Node] = field(default_factory=dict)
     pods: Mapping[PodKey, GpuPod] = field(default_factory=dict)
-    """Those that have not ended and hold GPUs, or devices of which it is not known what they are."""
+    """The pods that have not ended and hold GPUs, or devices of which it is not known what they are."""
 
     @property
     def running(self) -> frozenset[PodKey]:

@@ -31,7 +31,7 @@ _HALF_OF_OTHERS_WATTS = 125.0
 
 
 def unexplained_watts(model: str) -> float:
-    """From how much on a board draws more than one that is idle, with contexts and weights in its memory."""
+    """The power from which a board draws more than one that is idle, with contexts and weights in its memory."""
     return next((watts for part, watts in _HALF_OF_LIMIT_WATTS if part in model), _HALF_OF_OTHERS_WATTS)
 
 

@@ -54,7 +54,7 @@ class HookRun:
     started_at: datetime
     ended_at: datetime | None = None
     outcome: HookOutcome | None = None
-    """None until it has ended."""
+    """How it ended; None until it has."""
     message: str = ""
     saved_at: datetime | None = None
     """When the last run began that has succeeded: the state of that moment is saved."""
@@ -79,7 +79,7 @@ def stage_of(
 
 
 def again_at(run: HookRun, rest: timedelta) -> datetime:
-    """From when on it may be tried again after a failure."""
+    """The time from which it may be tried again after a failure."""
     return (run.ended_at or run.started_at) + rest
 
 

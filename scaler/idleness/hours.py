@@ -25,7 +25,7 @@ from zoneinfo import ZoneInfo
 
 
 class Weekday(StrEnum):
-    """In the order of `date.weekday`."""
+    """The days in the order of `date.weekday`."""
 
     MON = "Mon"
     TUE = "Tue"
@@ -78,7 +78,7 @@ class DayTime:
     """IANA name."""
 
     def instants(self, around: datetime) -> Iterator[datetime]:
-        """Those of eight days before and after, in order. Raises: ValueError where the time zone cannot be read."""
+        """The instants of eight days before and after, in order. Raises: ValueError for an unreadable time zone."""
         zone = read_zone(self.zone)
         today = around.astimezone(zone).date()
         for day in (today + n * _DAY for n in range(-8, 9)):

@@ -74,7 +74,7 @@ class GpuPod:
 
     @property
     def starting_since(self) -> datetime | None:
-        """From when on it might have run; None where its containers with GPUs do, and where it has none."""
+        """The time from which it might have run; None where its containers with GPUs do, and where it has none."""
         return self.started_at if self.gpus and self.running_since is None else None
 
 
@@ -92,7 +92,7 @@ class PodPlaces(Protocol):
 
 
 class UnknownPlaces:
-    """Nothing is known of the cluster: each pod that a series names may hold the GPU."""
+    """A cluster of which nothing is known: each pod that a series names may hold the GPU."""
 
     def node_of(self, namespace: str, pod: str) -> str | None:  # noqa: ARG002
         return ""
@@ -245,7 +245,7 @@ class _Judging:
         return self.found.in_words(place)
 
     def _unseen_until(self, pod: GpuPod, device: DeviceHistory, place: int) -> datetime | None:
-        """Until when work may have gone unseen: what its own series do not explain, and before an idle one's begin."""
+        """The time until which work may have gone unseen: unexplained by its series, and before an idle one's begin."""
         until_s = self.found.unexplained.item(place)
         if self.found.codes.item(place) == Code.IDLE:
             signals = expected(self.history.signals, device.series.gpu)
@@ -260,7 +260,7 @@ class _Judging:
 
 
 class Place(Enum):
-    """Where a series that names a pod was taken."""
+    """The place where a series that names a pod was taken."""
 
     HERE = auto()
     ELSEWHERE = auto()

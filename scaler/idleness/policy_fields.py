@@ -33,11 +33,11 @@ class Kind:
 @dataclass(frozen=True, slots=True)
 class PolicyField:
     key: str
-    """In trigger metadata."""
+    """The key in trigger metadata."""
     kind: Kind
     example: str
     path: str | None = None
-    """Where it is in the spec of an IdlePolicy, if not under its key; empty where it is not there."""
+    """The path in the spec of an IdlePolicy, if it is not the key; empty where it is not there."""
 
     def read(self, text: str) -> Any:
         """Raises: ValueError."""

@@ -13,7 +13,7 @@ class UnknownReason(StrEnum):
     STALE_SAMPLES = "StaleSamples"
     """The newest sample is older than the staleness limit."""
     LOW_COVERAGE = "LowCoverage"
-    """Too few of the window's collection intervals hold a sample."""
+    """The window has too few collection intervals with a sample."""
     SAMPLE_GAP = "SampleGap"
     """One hole in the window is so long that work could hide in it: a collector fault, not idleness."""
     FROZEN_EXPORTER = "FrozenExporter"

@@ -356,7 +356,7 @@ DEFAULT_RULES = parse_rules(
         for label in ("namespace", "pod", "container")
     ]
 )
-"""Where Prometheus set its target's labels (`honor_labels: false`), the workload's are in `exported_*`; they win.
+"""The rules where Prometheus set its target's labels (`honor_labels: false`): the workload's, in `exported_*`, win.
 
 Without these rules the exporter's pod would be judged in place of the workload's. Series without them stay as they are.
 """

@@ -43,7 +43,7 @@ class RemoteAnswer:
     cluster: str
     verdict: Verdict
     by: JudgedBy | None = None
-    """None where that cannot be read."""
+    """The trigger that it is judged by; None where that cannot be read."""
     message: str = ""
     """Why it cannot be judged, or does not run, in words."""
     idle_since: datetime | None = None

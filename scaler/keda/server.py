@@ -63,7 +63,7 @@ class ServerTls:
     def __init__(self, rotation: Rotation, clients: AllowedClients | None = None) -> None:
         self._rotation = rotation
         self.clients = clients if rotation.is_mutual else None
-        """None: every client that connects is allowed."""
+        """The clients that are answered; None: every client that connects is."""
 
     def credentials(self) -> grpc.ServerCredentials:
         """The credentials of one port. Ports must not share them: gRPC's question is about what is new since it last

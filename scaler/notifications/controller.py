@@ -81,7 +81,7 @@ class NotificationController:
         """The notices that wait, by id."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """The ticks, until cancelled."""
         if self._configured.senders:
             interval = min(_LONGEST_INTERVAL, self._configured.limits.group_for)
             await every(interval, self.tick, asyncio.Event(), name="notification", clock=self._clock)
@@ -103,7 +103,7 @@ class NotificationController:
     # ------------------------------------------------------------------------------------------------------ what is due
 
     def _with_own_marks(self, workload: NotifiedWorkload) -> NotifiedWorkload:
-        """With what this process has delivered, as far as its copy of the object does not show it yet."""
+        """The workload with what this process has delivered, as far as its copy of the object does not show it yet."""
         own = {}
         for target in self._configured.senders:
             key = workload.uid, target
@@ -176,7 +176,7 @@ class NotificationController:
         await self._write_marks({each.workload.uid: sources[each.workload.uid] for each in notices})
 
     async def _current(self, notices: Sequence[Notice], sources: Mapping[str, Source]) -> tuple[Notice, ...]:
-        """Those whose workload is as it was read; of others there is a newer copy soon. Raises: KubeError."""
+        """The notices whose workload is as it was read; of others there is a newer copy soon. Raises: KubeError."""
         stale = set()
         for uid in {each.workload.uid for each in notices}:
             source = sources[uid]
@@ -190,7 +190,7 @@ class NotificationController:
         return tuple(each for each in notices if each.workload.uid not in stale)
 
     async def _write_marks(self, sources: Mapping[str, Source]) -> None:
-        """Those that are not in the API yet. An object that was replaced needs none."""
+        """The marks that are not in the API yet are written. An object that was replaced needs none."""
         for (uid, target), mark in list(self._marks.items()):
             if (source := sources.get(uid)) is None:
                 continue

@@ -44,7 +44,7 @@ class NotifiedWorkloads:
         self._read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
 
     def all(self) -> Iterator[tuple[Source, NotifiedWorkload]]:
-        """Those with a history. Each is once in it, however many ScaledObjects scale it."""
+        """The workloads with a history. Each is once in it, however many ScaledObjects scale it."""
         read: dict[str, tuple[_Versions, Source, NotifiedWorkload]] = {}
         for scaled_object in self._cluster.scaled_objects.items():
             record = self._cluster.record_of(scaled_object)
@@ -80,7 +80,7 @@ class NotifiedWorkloads:
 
 
 def _notified_lines(lines: Iterable[HistoryLine]) -> Iterator[HistoryLine]:
-    """Without what others than the scaler have said: who asked, and the words of a hook."""
+    """The lines without what others than the scaler have said: who asked, and the words of a hook."""
     for line in lines:
         message = "" if row_of(line.reason).of_hook else plain(line.message)
         yield replace(line, reason=plain(line.reason), message=message, by="")

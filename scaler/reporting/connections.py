@@ -37,7 +37,7 @@ _OF_CLIENTS = (HttpProcessingError, web.RequestPayloadError)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     connections: int = 256
-    """With 512 of gRPC they are three quarters of the 1,024 descriptors that a process often has."""
+    """The most connections: with 512 of gRPC three quarters of the 1,024 descriptors that a process often has."""
     first_head: timedelta = timedelta(seconds=10)
     answer: timedelta = timedelta(minutes=1)
     next_head: timedelta = timedelta(minutes=2)
@@ -45,7 +45,7 @@ class ConnectionLimits:
 
 
 class Connections:
-    """Those of one server. Called for each new one."""
+    """The connections of one server. Called for each new one."""
 
     def __init__(
         self, server: web.Server, tls: ssl.SSLContext | None, limits: ConnectionLimits, refuse: Callable[[str], object]

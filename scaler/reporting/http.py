@@ -1,4 +1,4 @@
-"""Over HTTP: metrics, probes, decisions, quota and plans as JSON, and the routes of others (docs/command-line.md).
+"""What HTTP serves: metrics, probes, decisions, quota and plans as JSON, and others' routes (docs/command-line.md).
 
 TLS follows a rotation of certificates: a listening socket keeps the context that it was opened with, so that one only
 begins each handshake and hands it over to the newest one, certificate and authorities of clients together. Open
@@ -55,7 +55,7 @@ class HttpTls:
     def __init__(self, rotation: Rotation, clients: AllowedClients | None = None) -> None:
         self._rotation = rotation
         self.clients = clients if rotation.is_mutual else None
-        """None: no client certificate is needed."""
+        """The clients that are answered; None: no client certificate is needed."""
 
     def context(self) -> ssl.SSLContext:
         first = self._rotation.material.context

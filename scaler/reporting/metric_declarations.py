@@ -25,7 +25,7 @@ class ReportedBy(StrEnum):
     BY_ALL = "all"
     """Every replica shows the same, because it reads the same: the highest is taken, never the sum."""
     BY_ONE = "leader"
-    """Only the leader shows it: a sum over replicas is the leader's, and goes on when another one leads."""
+    """The leader shows it alone: a sum over replicas is the leader's, and goes on when another one leads."""
 
 
 _Labels = tuple[str, ...]
@@ -77,7 +77,7 @@ class MetricDeclaration(Generic[_Metric]):
     """A metric in the body of a `MetricSet`, by its name; of an instance, the metric itself."""
 
     name: str
-    """As in the exposition; of a histogram without `_bucket`, `_sum` and `_count`."""
+    """The name in the exposition; of a histogram without `_bucket`, `_sum` and `_count`."""
 
     def __init__(
         self, kind: type[_Metric], section: "MetricSection", meaning: str, labels: _Labels, **more: Any

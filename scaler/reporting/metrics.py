@@ -340,7 +340,7 @@ class Metrics(MetricSet):
             self.admission_check_gpus_total.labels(origin=origin)
 
     def show_no_leader(self) -> None:
-        """Where there is no Lease there is no leader to be missed."""
+        """The metric of the leader goes: with no Lease no leader can be missed."""
         self.registry.unregister(self.leader)
 
     def exposition(self, accept: str) -> tuple[Iterator[bytes], str]:

@@ -46,7 +46,7 @@ class QueueNames:
     quota: Callable[[], Snapshot | NotSynced]
 
     def of(self, workload: Workload) -> str:
-        """Where it holds quota, or where its LocalQueue leads to; empty where that is not known."""
+        """The ClusterQueue in which it holds quota, or that its LocalQueue leads to; empty where that is not known."""
         if workload.status.admission is not None:
             return workload.status.admission.cluster_queue
         snapshot = self.quota()
@@ -80,7 +80,7 @@ class PendingWorkloads:
         self._since: dict[Key, datetime] = {}
 
     def heard(self, change: Change[Workload]) -> None:
-        """Never raises."""
+        """The change is counted; it never raises."""
         workload = change.new
         if workload is None:
             self._since.pop(change.key, None)
@@ -128,7 +128,7 @@ def is_waiting(workload: Workload) -> bool:
 
 
 def _pending_since(workload: Workload) -> datetime | None:
-    """Since when it has no quota, or since it was created."""
+    """The time at which it lost its quota, or was created."""
     lost = condition(workload.status.conditions, "QuotaReserved")
     lost_at = lost.last_transition_time if lost is not None and lost.status != "True" else None
     return lost_at or workload.metadata.creation_timestamp

@@ -45,7 +45,7 @@ class ReportedReasons:
 
     def __init__(self) -> None:
         self._plans: dict[str, str] = {}
-        """Not every report of plans is about every Workload, so that earlier ones hold."""
+        """The plans' messages, of which earlier ones hold: not every report of plans is about every Workload."""
         self._checks: dict[str, str] = {}
 
     def planned(self, report: ReclaimReport) -> None:
@@ -144,7 +144,7 @@ def diagnose(
 
 
 def _holding(messages: Mapping[WaitingReason | NoPlanReason, str]) -> list[ReasonMessage]:
-    """Those that hold: the others have no message."""
+    """The reasons that hold: the others have no message."""
     return [ReasonMessage(reason, message) for reason, message in messages.items() if message]
 
 

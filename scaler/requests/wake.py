@@ -133,7 +133,7 @@ class WakeRequests:
         return f"wake-up requested; {by}; then it waits for its quota"
 
     def _decision(self, namespace: str, name: str) -> Decision | None:
-        """None where it is not known. Raises: QueryError for a ScaledObject that has no trigger of this scaler."""
+        """The decision; None where it is not known. Raises: QueryError where no trigger is of this scaler."""
         evaluation = self._decisions.evaluation
         if evaluation is None:
             return None

@@ -34,9 +34,9 @@ class PrometheusConfig:
     """
 
     url: str
-    """With the path prefix where there is one, such as http://mimir.monitoring:8080/prometheus."""
+    """The address, with the path prefix where there is one, such as http://mimir.monitoring:8080/prometheus."""
     timeout: timedelta = timedelta(seconds=10)
-    """For one read or demand query from connecting to the last byte, retries included."""
+    """The longest time of one read or demand query from connecting to the last byte, retries included."""
     attempts: int = 3
     """How often a request is sent at most where it fails in a way that may pass."""
     max_bytes: int = 256 * 2**20
@@ -58,7 +58,7 @@ class PrometheusConfig:
     """Certificates of the authorities to trust, in place of the system's."""
     cert_file: Path | None = None
     key_file: Path | None = None
-    """None: the key is in `cert_file`."""
+    """The file of the key; None: the key is in `cert_file`."""
     insecure_skip_verify: bool = False
     """Accept every certificate. Any server that answers in its place can then cause suspensions."""
 

@@ -55,7 +55,7 @@ from scaler.samples.source import (
 from scaler.samples.transport import AbortableRequest, BoundedSession
 
 _backoff = wait_random_exponential(multiplier=0.2, max=2)
-"""Up to 0.2, 0.4, 0.8 … s: a restarting server needs about a second, a KEDA poll must not notice."""
+"""The pauses: up to 0.2, 0.4, 0.8 … s: a restarting server needs about a second, a KEDA poll must not notice."""
 _SOCKET_GRACE_S = 0.5
 """Time by which the socket's own timeout is later than the caller's, so that the caller's says what happened."""
 
@@ -250,7 +250,7 @@ def _unless_failed(found: SignalReading | BaseException) -> SignalReading:
 
 
 def _joined(readings: Sequence[SignalReading]) -> SignalReading:
-    """As if it were one answer; its time that of the first to be sent."""
+    """The readings as one answer; its time that of the first to be sent."""
     times = [each.server_time for each in readings if each.server_time is not None]
     columns = SeriesColumns(lambda: chain.from_iterable(each.batches() for each in readings))
     return SignalReading(columns, min(times, default=None))

@@ -261,7 +261,7 @@ def _samples(series: _Series) -> Sequence[tuple[float, float]]:
 
 
 def _number(text: str) -> float:
-    """As servers write it; float alone would read digits of any script, and underscores. Raises: ValueError."""
+    """The number as servers write it; float alone would read any script's digits. Raises: ValueError."""
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"could not convert {text!r} to a number")
     return float(text)

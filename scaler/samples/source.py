@@ -1,4 +1,4 @@
-"""Where samples come from: the protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
+"""What do samples come from? The protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class ReadOutcome(StrEnum):
     """The server answered and warned: something is missing, and what is missing would look like idleness."""
     TOO_LARGE = "too_large"
     PROTOCOL = "protocol"
-    """Not the API or the page that was meant: HTML, a redirect, another result type, a body that breaks off."""
+    """The API or the page that was meant did not answer: HTML, a redirect, another result type, a broken body."""
 
 
 _TRANSIENT = frozenset({ReadOutcome.TIMEOUT, ReadOutcome.UNREACHABLE, ReadOutcome.UNAVAILABLE, ReadOutcome.PARTIAL})
@@ -87,7 +87,7 @@ class SeriesBatch(NamedTuple):
     at_s: NDArray[np.float64]
     """Unix seconds."""
     values: NDArray[np.float64]
-    """In the signal's own unit."""
+    """The values in the signal's own unit."""
     labels_of: Callable[[int], dict[str, str]]
     """The labels of the series at that position."""
 
@@ -128,7 +128,7 @@ class _ReadSeries:
 
 
 _SERIES_PER_BATCH = 512
-"""About a millisecond's work."""
+"""The series of one batch, about a millisecond's work."""
 
 
 class SignalReading(NamedTuple):
@@ -160,7 +160,7 @@ def _in_columns(series: Sequence[RawSeries]) -> SeriesBatch:
 
 
 class SignalSource(Protocol):
-    """Where samples come from. Used by the evaluation loop."""
+    """A source of samples for the evaluation loop."""
 
     async def read(self, signal: Signal, *, start: datetime, end: datetime) -> SignalReading:
         """Every raw sample of the signal in (start, end], cluster-wide, in one query.

@@ -41,7 +41,7 @@ from scaler.samples.source import ReadError, ReadOutcome
 
 _CHUNK = 256 * 1024
 _ERROR_BYTES = 64 * 1024
-"""As much of an error's body as is read: Prometheus' own are short, a proxy's page is not worth more."""
+"""The part of an error's body that is read: Prometheus' own are short, a proxy's page is not worth more."""
 _LONGEST_RETRY_AFTER_S = 3600.0
 _M3_LIMITED = "M3-Results-Limited"
 

@@ -60,7 +60,7 @@ class Demand(NamedTuple):
     asked_by: str = ""
     """The first query that has an element above 0, in words; empty where none has."""
     queries: tuple[WakeQuery, ...] = ()
-    """Those that have an element for it."""
+    """The queries that have an element for it."""
 
 
 _NOTHING_SHOWN = Demand()

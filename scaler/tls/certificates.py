@@ -147,7 +147,7 @@ class ClientCertificate:
     names: Sequence[str]
     """Alternative names and the common name, in the order of the certificate."""
     not_after: datetime | None = None
-    """None where it cannot be known."""
+    """The end of its validity; None where it cannot be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class ClientRefusal:
 
 
 class AllowedClients:
-    """Without names, every client with a certificate of a configured authority is allowed.
+    """The clients that are answered: without names, every one with a certificate of a configured authority.
 
     The TLS library has verified the certificate before. Every alternative name counts, and the common name, since
     clients' certificates often have nothing else; without regard to case, and without patterns.

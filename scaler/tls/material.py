@@ -42,7 +42,7 @@ class ServerCertificate:
     chain: tuple[Certificate, ...] = field(compare=False)
     authorities: tuple[Certificate, ...] = field(compare=False)
     context: ssl.SSLContext = field(compare=False, repr=False)
-    """For a server of this program that speaks TLS by OpenSSL. gRPC has a TLS library of its own."""
+    """The context for a server of this program that speaks TLS by OpenSSL. gRPC has a TLS library of its own."""
 
     @property
     def ends(self) -> datetime:
@@ -64,7 +64,7 @@ class ServerCertificate:
 
 
 def second(instant: datetime) -> str:
-    """As people read it, in UTC."""
+    """The instant as people read it, in UTC."""
     return instant.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 

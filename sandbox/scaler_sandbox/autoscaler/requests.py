@@ -35,7 +35,7 @@ class RequestStage(StrEnum):
 
 
 def request_stage_of(request: Json) -> RequestStage:
-    """Where the request stands."""
+    """The stage of the request."""
     if has(request, "Failed") or has(request, "CapacityRevoked"):
         return RequestStage.OVER
     if has(request, "Provisioned"):

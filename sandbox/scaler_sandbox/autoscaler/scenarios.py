@@ -53,16 +53,16 @@ class Scenario:
     tells_eta: bool = False
     """Whether it says at once when nodes are expected, as GKE does."""
     provisioned_after: timedelta | None = timedelta(seconds=60)
-    """From Accepted until nodes come, or until free ones are looked for."""
+    """The time from Accepted until nodes come, or until free ones are looked for."""
     shape: Shape | None = None
     """The nodes to add; None adds none, and waits until the pods fit what is free."""
     counts_free: bool = True
     """Whether pods may go where GPUs are free already, or get nodes of their own."""
     failures: int = 0
-    """So many requests fail first, instead of being provisioned."""
+    """The number of requests that fail first, instead of being provisioned."""
     failure: str = "the cloud has no such nodes left"
     booked_for: timedelta | None = timedelta(minutes=10)
-    """From Provisioned until BookingExpired. Source: Cluster Autoscaler, defaultReservationTime."""
+    """The time from Provisioned until BookingExpired. Source: Cluster Autoscaler, defaultReservationTime."""
     details: Mapping[str, str] = field(default_factory=dict)
     """`status.provisioningClassDetails` once it is provisioned."""
 

@@ -80,7 +80,7 @@ class Exporter:
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """The address at which it listens."""
         return f"http://{_HOST}:{self._port}"
 
     @property

@@ -97,11 +97,11 @@ class Fleet:
 
     @property
     def machines(self) -> Mapping[str, Machine]:
-        """Those that are there, by name."""
+        """The machines that are there, by name."""
         return MappingProxyType(self._machines)
 
     def add(self, machine: Machine) -> None:
-        """From now on the machine is there. The same name has the same devices every time.
+        """The machine is there from now on. A name has the same devices every time.
 
         Raises: ValueError where one of that name is there already.
         """
@@ -111,7 +111,7 @@ class Fleet:
         self._recompose({**self._machines, machine.name: machine})
 
     def remove(self, name: str) -> None:
-        """From now on the machine is not there. Raises: ValueError where it was not."""
+        """The machine is not there from now on. Raises: ValueError where it was not."""
         if name not in self._machines:
             raise ValueError(f"there is no node {name!r}; there are {', '.join(self._machines) or 'none'}")
         self.gone.add(name)
@@ -138,7 +138,7 @@ class Fleet:
     # ------------------------------------------------------------------------------------------------- what it does
 
     def set_activity(self, namespace: str, pods: str, level: Level, *, noise: float = 0.0) -> None:
-        """From now on, the namespace's pods whose names match the pattern keep their devices this busy.
+        """The namespace's pods whose names match the pattern keep their devices this busy from now on.
 
         Units: level and noise (standard deviation) 0..1; a function gets the seconds since the fleet was started.
         The latest setting that matches a pod counts. What is wholly quiet has no noise.

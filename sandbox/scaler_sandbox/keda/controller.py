@@ -44,10 +44,10 @@ class KedaTiming:
     """What differs from KEDA where a story has to be short."""
 
     polling: timedelta | None = None
-    """Between two polls of every ScaledObject, whose own pollingInterval can only be whole seconds. None: its own."""
+    """The time between two polls of every ScaledObject, whose own can only be whole seconds. None: its own."""
     push_backoff: timedelta = timedelta(seconds=2)
     retry: timedelta = timedelta(seconds=1)
-    """Before a failed reconciliation is tried again; doubled up to 30 times as long."""
+    """The pause before a failed reconciliation is tried again; doubled up to 30 times as long."""
 
 
 @dataclass(slots=True)

@@ -98,7 +98,7 @@ def has_cooled_down(scaling: ScaledObjectSpec, memory: ScaledObjectTimes, *, now
 
 
 def replicas_wanted(effect: Effect, scaling: ScaledObjectSpec, pauses: PauseAnnotations) -> int | None:
-    """To how many replicas the effect scales; None where it does not scale."""
+    """The replicas that the effect scales to; None where it does not scale."""
     match effect:
         case Effect.ACTIVATE:
             return max(scaling.minimum, 1)

@@ -43,7 +43,7 @@ class ScaleTargetRef:
 
     @property
     def kind_text(self) -> str:
-        """As events and status name it: `apps/v1.Deployment`."""
+        """The kind as events and status name it: `apps/v1.Deployment`."""
         return f"{self.api_version}.{self.kind}"
 
 

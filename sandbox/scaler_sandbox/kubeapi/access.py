@@ -37,7 +37,7 @@ class User:
 
 
 AUDIENCE = "https://kubernetes.default.svc"
-"""That of the API itself."""
+"""The audience of the API itself."""
 ADMIN = User(name="embedded", groups=frozenset({_MASTERS, "system:authenticated"}))
 
 

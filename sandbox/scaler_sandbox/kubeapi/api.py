@@ -53,7 +53,7 @@ class KubeApi:
 
     @property
     def url(self) -> str:
-        """Where the API is, or was while it is stopped."""
+        """The API's address, also while it is stopped."""
         return f"http://{_HOST}:{self._port}"
 
     async def start(self) -> str:

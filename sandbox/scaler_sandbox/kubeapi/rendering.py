@@ -1,4 +1,4 @@
-"""In which form does a client want objects? Whole, or as the `Table` from which `kubectl get` prints."""
+"""Which form does a client want objects in? Whole, or as the `Table` from which `kubectl get` prints."""
 
 import re
 from collections.abc import Sequence

@@ -32,7 +32,7 @@ class RequestTarget:
 
     view: View
     namespace: str | None
-    """None where the URL speaks of all namespaces; "" for cluster-scoped resources."""
+    """The namespace of the URL; None for all namespaces, "" for cluster-scoped resources."""
     name: str = ""
     subresource: str = ""
 

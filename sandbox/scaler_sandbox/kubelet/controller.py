@@ -40,11 +40,11 @@ class KubeletTiming:
     """How long things take on a node."""
 
     start_delay: timedelta = timedelta(seconds=3)
-    """From the binding until the containers run: an image that is there already."""
+    """The time from the binding until the containers run: an image that is there already."""
     termination: timedelta = timedelta(seconds=5)
-    """From the deletion of a pod until it is removed, for pods without the annotation."""
+    """The time from the deletion of a pod until it is removed, for pods without the annotation."""
     heartbeat: timedelta = timedelta(seconds=10)
-    """Between two heartbeats of a node. A real node controller marks a node unknown after 40 s."""
+    """The time between two heartbeats of a node. A real node controller marks a node unknown after 40 s."""
     stuck: Mapping[str, timedelta] = field(default_factory=dict)
     """How long pods take to end, by pattern of `namespace/name`, whose processes no kill reaches, as of one that hangs
     in a driver: neither their annotation nor their grace shortens that. The first pattern that matches counts."""
@@ -138,7 +138,7 @@ class Kubelets(Controller):
         return last + self._timing.heartbeat if last else None
 
     def _nodes(self) -> list[Node]:
-        """Those that take pods, in the order in which they came."""
+        """The nodes that take pods, in the order in which they came."""
         bodies = (self.client.find(NODE, "", name) for name in self._fleet.machines)
         return [node for body in bodies if body is not None and (node := node_of(body))]
 

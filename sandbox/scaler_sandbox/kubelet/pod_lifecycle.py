@@ -28,7 +28,7 @@ _KILLED = 137
 
 
 class PodStage(StrEnum):
-    """Where a bound pod stands."""
+    """The stage of a bound pod."""
 
     STARTING = "Starting"
     RUNNING = "Running"
@@ -37,7 +37,6 @@ class PodStage(StrEnum):
 
 
 def pod_stage_of(pod: Json) -> PodStage:
-    """Where the pod stands."""
     if is_ending(pod):
         is_done = is_terminal(pod) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
         return PodStage.OVER if is_done else PodStage.TERMINATING

@@ -51,7 +51,7 @@ class KueueConfig:
     """How this Kueue is configured, and its own delays."""
 
     batch: timedelta = timedelta(seconds=1)
-    """Until those put aside are looked at again. Source: Kueue, pkg/cache/queue, requeueBatchPeriod."""
+    """The time until Workloads put aside are looked at again. Source: Kueue, pkg/cache/queue, requeueBatchPeriod."""
     fair_sharing: bool = False
     """Whether fair sharing orders admission and preemption, with both of Kueue's strategies."""
     ignore_undeclared: bool = True

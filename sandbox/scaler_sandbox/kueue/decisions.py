@@ -126,7 +126,7 @@ def _assignment(assignment: QuotaPodSetAssignment) -> Json:
 
 
 def reserve(decision: Reserve, workload: Json, *, now: datetime) -> Patch | None:
-    """Also one that needs no check is not admitted while it has an entry of one, from its last reservation, say."""
+    """The patch; a Workload that needs no check is not admitted while it has an entry of one, from before, say."""
     queue, is_admitted = decision.queue, decision.is_admitted and not workload_status.has_check_to_pass(workload)
     notes = [RecordEvent(reason="QuotaReserved", message=f"Quota reserved in ClusterQueue {queue}")]
     if is_admitted:

@@ -50,14 +50,14 @@ class HubConfig:
     origin: str = "multikueue"
     """The label by which workers know what this hub has made."""
     reaction: timedelta = timedelta(milliseconds=20)
-    """After a change of the Workload on the hub, until it is looked at: what else Kueue writes then is there, too."""
+    """The time from a change of the Workload on the hub to a look at it: what else Kueue writes then is there, too."""
     batch: timedelta = timedelta(seconds=1)
-    """After a change on a worker, until the hub looks at the Workload."""
+    """The time from a change on a worker until the hub looks at the Workload."""
     deferral: timedelta = timedelta(seconds=2)
-    """Until the status of a Job is copied to the hub where its Job there was still suspended."""
+    """The time until the status of a Job is copied to the hub where its Job there was still suspended."""
     worker_lost: timedelta = timedelta(minutes=15)
     collection: timedelta = timedelta(minutes=1)
-    """Between two looks for copies of Workloads that are gone."""
+    """The time between two looks for copies of Workloads that are gone."""
 
 
 def as_written(action: Action, config: HubConfig) -> Action:

@@ -43,7 +43,7 @@ class QueueStatuses:
     # ------------------------------------------------------------------------------------------------- for a Workload
 
     def place(self, workload: Json) -> QueuePlacement | None:
-        """Where the Workload queues; None where it is nowhere."""
+        """The queue of the Workload; None where it is in none."""
         local = self._snapshot.local_queue(workload["metadata"]["namespace"], workload["spec"].get("queueName", ""))
         queue = self._queue(local.cluster_queue) if local is not None else None
         if local is None or queue is None:

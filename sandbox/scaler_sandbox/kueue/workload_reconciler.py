@@ -31,10 +31,10 @@ LOCAL_QUEUE_STOPPED, CLUSTER_QUEUE_STOPPED = "LocalQueueStopped", "ClusterQueueS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePlacement:
-    """Where a Workload queues, as far as that decides on its life."""
+    """The queue of a Workload, as far as it decides on the Workload's life."""
 
     checks: tuple[str, ...] = ()
-    """Those of its ClusterQueue."""
+    """The checks of its ClusterQueue."""
     stopped: str = ""
     """The reason for which its queue is stopped. A LocalQueue that is stopped hides whether its ClusterQueue is."""
     drains: bool = False

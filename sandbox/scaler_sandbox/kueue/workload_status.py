@@ -172,23 +172,23 @@ def released(workload: Json, *, now: datetime) -> Json:
 
 
 def deactivated(workload: Json, *, now: datetime) -> Json:
-    """Without quota because it is not active."""
+    """The status without quota because it is not active."""
     return _status(workload, ("QuotaReserved", "False", DEACTIVATED, "The workload is deactivated"), now=now)
 
 
 def requeued(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
-    """In the queue again."""
+    """The status in the queue again."""
     return _status(workload, ("Requeued", "True", reason, message), now=now)
 
 
 def pending(workload: Json, *, now: datetime) -> Json:
-    """In the queue, not looked at yet."""
+    """The status in the queue, not looked at yet."""
     message = "Workload is pending evaluation in the scheduling queue"
     return _status(workload, ("QuotaReserved", "False", PENDING_EVALUATION, message), _NO_RESERVATION, now=now)
 
 
 def rejected(workload: Json, check: Json, *, now: datetime) -> Json:
-    """To be deactivated because a check is Rejected."""
+    """The status that is to be deactivated because a check is Rejected."""
     message = f'AdmissionCheck in Rejected state: "{check["name"]}" ({check["message"]})'
     return _status(workload, ("DeactivationTarget", "True", "AdmissionCheck", message), now=now)
 
@@ -213,7 +213,7 @@ def pods_ready(workload: Json, *, ready: bool, now: datetime) -> Json:
 
 
 def with_checks(workload: Json, names: Sequence[str], *, now: datetime) -> Json:
-    """With an entry for each of the ClusterQueue's checks, and none for others."""
+    """The status with an entry for each of the ClusterQueue's checks, and none for others."""
     status = dict(workload.get("status") or {})
     known = {check["name"]: check for check in status.get("admissionChecks") or ()}
     entries = [known.get(name) or _new_check(name, now=now) for name in names]

@@ -37,7 +37,7 @@ from scaler_sandbox.sandbox import KUEUE_NAMESPACE, Component, Sandbox, SandboxC
 CHECK, CONFIG = "dispatch", "workers"
 """Names of the AdmissionCheck of the hub, and of its MultiKueueConfig with all workers in their order."""
 _ACCOUNT_NAMESPACE, _ACCOUNT = "open-cluster-management-agent-addon", "multikueue"
-"""As the kueue-addon of Open Cluster Management makes it on a worker; and so the example's roles are for it."""
+"""The account that the kueue-addon of Open Cluster Management makes on a worker; the example's roles are for it."""
 _HUB_PARTS = frozenset({Component.KUEUE, Component.JOBS, Component.KEDA, Component.MULTIKUEUE, Component.PLACEMENTS})
 _CLUSTER_ROLE = Resource(
     group="rbac.authorization.k8s.io", version="v1", plural="clusterroles", kind="ClusterRole", namespaced=False

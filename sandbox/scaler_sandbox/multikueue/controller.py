@@ -258,7 +258,7 @@ class _Queue:
         return soonest(self._at.values())
 
     def due(self, now: datetime) -> list[Key]:
-        """Those whose time has come. They are no longer queued."""
+        """The keys whose time has come. They are no longer queued."""
         due = sorted(key for key, at in self._at.items() if at <= now)
         for key in due:
             del self._at[key]

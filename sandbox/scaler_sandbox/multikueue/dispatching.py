@@ -44,7 +44,7 @@ from scaler_sandbox.multikueue.copies import (
 )
 
 HUB = ""
-"""In place of a cluster's name."""
+"""The hub, in place of a cluster's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Pass:
     """What one look comes to."""
 
     writes: tuple[tuple[str, Action], ...] = ()
-    """With the cluster that each is for, in order."""
+    """The writes with the cluster that each is for, in order."""
     again: timedelta | None = None
     """When to look again even if nothing changes."""
     error: str = ""

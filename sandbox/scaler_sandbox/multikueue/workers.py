@@ -52,7 +52,7 @@ class GivenWorkers:
         """Why a worker cannot be reached, by name."""
 
     def follow(self, clusters: Sequence[Json]) -> None:
-        """Nothing: they are connected."""
+        """There is nothing to do: they are connected."""
 
     def client(self, name: str) -> Client | None:
         return None if name in self.lost else self._clients.get(name)
@@ -109,12 +109,12 @@ class KubeconfigWorkers:
 
 
 _LOOK_SECONDS = 0.5
-"""Between two looks at the Secret and at the connection."""
+"""The time between two looks at the Secret and at the connection."""
 _CONNECTS = "ClientConnectionFailed", "not connected yet"
 
 
 class _Connection:
-    """To one worker, renewed with its Secret."""
+    """A connection to one worker, renewed with its Secret."""
 
     def __init__(self, hub: KubeTransport, secret: str, path: str, wake: Callable[[], None]) -> None:
         self.secret = secret

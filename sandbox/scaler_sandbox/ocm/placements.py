@@ -24,7 +24,7 @@ from scaler_sandbox.kinds import MANAGED_CLUSTER, PLACEMENT, Json
 DECISIONS_OF = "cluster.open-cluster-management.io/placement"
 """Label of PlacementDecisions, with the name of their Placement."""
 _MOST_DECISIONS = 100
-"""In one PlacementDecision."""
+"""The most decisions of one PlacementDecision."""
 
 
 def selected(placement: Json, clusters: Sequence[Json], scores: Iterable[Json], *, now: datetime) -> list[str]:

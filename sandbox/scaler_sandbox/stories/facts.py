@@ -89,7 +89,7 @@ def gang(name: str, *, cluster: Json | None, workload: Json | None, pods: list[J
 
 
 def pods_of(pods: Iterable[Json], owner: str) -> list[Json]:
-    """Those that the object of this name owns."""
+    """The pods that the object of this name owns."""
     return [pod for pod in pods if any(each["name"] == owner for each in pod["metadata"].get("ownerReferences") or ())]
 
 

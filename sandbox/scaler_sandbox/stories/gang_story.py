@@ -146,7 +146,7 @@ class GangStory(ABC):
         await self.until(lambda: self.plan, "a plan for the gang")
 
     def stopped(self, names: Sequence[str]) -> list[str]:
-        """Those that do not run."""
+        """The names that do not run."""
         return [name for name in names if not self.state(name).is_running]
 
     # ------------------------------------------------------------------------------------------------- what is seen

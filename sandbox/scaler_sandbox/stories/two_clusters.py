@@ -180,7 +180,7 @@ class TwoClustersStory(GangStory):
             self.say(event, about, reason, message)
 
     def starts(self, before: Gang, now: Gang, where: str) -> None:
-        """On the worker: whether it is admitted is told by the hub."""
+        """An event for pods that run on the worker; the hub has that of its admission."""
         if now.is_running and not before.is_running:
             self.say("Running", where, "PodsRunning", f"{now.running} of {now.pods} pods run on {IDLE}")
 

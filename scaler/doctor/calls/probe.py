@@ -48,7 +48,7 @@ class CallProblem(StrEnum):
     """One side speaks TLS and the other does not."""
     NAME_MISMATCH = "NameMismatch"
     EXPIRED = "Expired"
-    """Or not yet valid."""
+    """The certificate is expired or not yet valid."""
     NOT_TRUSTED = "NotTrusted"
     CLIENT_REFUSED = "ClientCertificateRefused"
     NOT_A_SCALER = "NotAScaler"
@@ -66,7 +66,7 @@ class ScalerCall:
     host: str
     """The name that the server's certificate has to be for."""
     at: tuple[str, int]
-    """Where it is reached from here."""
+    """The address at which it is reached from here."""
     credentials: CallCredentials
     namespace: str = ""
     name: str = ""
@@ -219,7 +219,7 @@ _NOT_CONNECTED = re.compile("failed to connect|Socket closed|Connection reset|Br
 def _fault(
     error: grpc.aio.AioRpcError, credentials: CallCredentials, certificate: Certificate | None, now: datetime
 ) -> CallFault | None:
-    """None for an error that the scaler itself answers with: the call got through."""
+    """The fault; None for an error that the scaler itself answers with: the call got through."""
     code, details = error.code(), error.details() or ""
     match code:
         case grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.UNAUTHENTICATED:

@@ -30,7 +30,7 @@ _PAGE = "see docs/tls.md"
 
 
 def parse_connect_to(text: str) -> tuple[str, int] | None:
-    """Where the scaler is reached; None for an empty text. Raises: ConfigurationError."""
+    """The address at which the scaler is reached; None for an empty text. Raises: ConfigurationError."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""With which credentials does KEDA call this scaler? Reads what KEDA reads to build a trigger, once.
+"""Which credentials does KEDA call this scaler with? Reads what KEDA reads to build a trigger, once.
 
 KEDA takes what it cannot find for empty and goes on without it: a Secret without its key turns TLS off. So what does
 not exist is a finding, and what cannot be read leaves the credentials unknown.
@@ -20,7 +20,7 @@ from scaler.kube.transport import KubeTransport
 T = TypeVar("T")
 
 _KEDA_NAMESPACES = ("keda", "openshift-keda")
-"""Where the secrets of a ClusterTriggerAuthentication are: KEDA's own namespace, by its chart and by OpenShift."""
+"""The namespaces of a ClusterTriggerAuthentication's secrets: KEDA's own, by its chart and by OpenShift."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

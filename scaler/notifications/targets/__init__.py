@@ -1,4 +1,4 @@
-"""Where messages go: a module for each kind of target, named as the settings name the kind.
+"""The targets of messages: a module for each kind of target, named as the settings name the kind.
 
 A new kind is a new module here, and nothing else. It has
 

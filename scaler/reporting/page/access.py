@@ -30,7 +30,7 @@ from scaler.kube.reviews import AuthenticatedUser, ResourceAttributes, ReviewApi
 _REMEMBERED_S = 60.0
 _MOST_USERS = 200
 _MOST_NAMESPACES = 1000
-"""So many are asked about for one user; of others nothing is shown."""
+"""The most namespaces that are asked about for one user; of others nothing is shown."""
 _AT_ONCE = 8
 _LONGEST_NAME, _MOST_GROUPS = 256, 200
 _RESERVED = "system:"
@@ -50,7 +50,7 @@ class Looker:
     """What one who looks at the page may see."""
 
     namespaces: frozenset[str] | None = None
-    """None: all, and what belongs to the whole cluster."""
+    """The namespaces that the user may see; None: all, and what belongs to the whole cluster."""
 
     @property
     def is_restricted(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where instants and amounts are in a drawing. Pure.
+"""What are the positions of instants and amounts in a drawing? Pure.
 
 Drawings are as wide as the window, so positions along the time are in percent of the width, and text keeps its size;
 heights are in pixels.

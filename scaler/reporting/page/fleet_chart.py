@@ -135,7 +135,7 @@ def _runs(samples: Sequence[FleetSample], longest_gap: timedelta) -> Iterator[Se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plane:
-    """Where amounts are over time, in a square of the size 1."""
+    """The positions of amounts over time, in a square of the size 1."""
 
     axis: TimeAxis
     highest: int
@@ -159,7 +159,7 @@ class _Plane:
 
 
 def _without_repeats(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those of a line where its height changes."""
+    """The points of a line where its height changes."""
     return [
         point
         for number, point in enumerate(points)

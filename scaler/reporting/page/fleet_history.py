@@ -47,7 +47,7 @@ class FleetHistory:
     samples: Sequence[FleetSample]
     step: timedelta
     source: str
-    """Where it is from, in words."""
+    """The source of the history, in words."""
 
 
 class FleetMemory:

@@ -20,7 +20,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 class PolicyLine:
     policy: AttachmentPolicy
     found: IdlePolicy | None
-    """None for one that cannot be read."""
+    """The policy; None where it cannot be read."""
     shows_counts: bool = True
     """Whether what it is about may all be seen."""
 

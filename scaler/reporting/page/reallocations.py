@@ -26,7 +26,7 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingGangs:
     gangs: Sequence[Mapping[str, Any]] = ()
-    """As `/api/v1/pending` has them."""
+    """The gangs as `/api/v1/pending` has them."""
     omitted: int = 0
     at: datetime | None = None
     problem: str = ""
@@ -68,7 +68,7 @@ def _instant(text: str | None) -> datetime | None:
 
 
 def pending_in(gangs: Iterable[Mapping[str, Any]], *, namespace: str, looker: Looker) -> list[Mapping[str, Any]]:
-    """Those of the namespace, as far as they may be seen."""
+    """The gangs of the namespace, as far as they may be seen."""
     found = [each for each in gangs if namespace in ("", each["namespace"]) and looker.visible(each["namespace"])]
     seen: list[Mapping[str, Any]] = [{**each, "plan": _victims_seen(each["plan"], looker)} for each in found]
     return [_without_others(each, looker) for each in seen] if looker.is_restricted else seen
@@ -154,7 +154,7 @@ class Transfer:
 
 
 async def transfers_of(scalables: Iterable[ScalableWorkload], *, namespace: str, looker: Looker) -> list[Transfer]:
-    """Those from or to the namespace, the newest first. A plan that was cancelled gave nothing to anybody."""
+    """The transfers from or to the namespace, the newest first. A plan that was cancelled gave nothing to anybody."""
     found, turns = list[Transfer](), Turns()
     for each in scalables:
         status = each.status.reallocation

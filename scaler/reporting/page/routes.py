@@ -69,12 +69,12 @@ class WebPage:
     signals: SignalHistoryReader
     pending: PendingReader
     report: ReportPage | None
-    """None: not installed."""
+    """The page of the report; None: not installed."""
     unready: Callable[[], Sequence[str]]
     interval: timedelta
     """Time between two evaluations."""
     access: PageAccess | None = None
-    """None: whoever reaches the page sees all of it."""
+    """What the users may see; None: whoever reaches the page sees all of it."""
     clock: Clock = SYSTEM_CLOCK
     _lines: WorkloadLines = field(default_factory=WorkloadLines, init=False)
 

@@ -52,14 +52,14 @@ class SignalTrack:
     name: str
     gpus: int
     bins: Sequence[SignalBin]
-    """Those without a sample are missing."""
+    """The bins; those without a sample are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalHistory:
     tracks: Sequence[SignalTrack]
     source: str
-    """Where it is from, and of what, in words."""
+    """The source of the history, and what it shows, in words."""
 
 
 class PodMemory:
@@ -150,7 +150,7 @@ class SignalHistoryReader:
         return tracks
 
     def _affordable(self, span: timedelta, pods: int) -> timedelta:
-        """As much of the span as makes no more samples than one picture needs, of pods with eight GPUs each."""
+        """The part of the span that makes no more samples than one picture needs, of pods with eight GPUs each."""
         return min(span, max(timedelta(hours=1), _MOST_SAMPLES * self._sampler.history.interval / (8 * pods)))
 
 
@@ -166,7 +166,7 @@ _NO_SAMPLES: _Samples = np.zeros(0), np.zeros(0)
 
 
 def _measured(samples: Sequence[tuple[float, float]], unit: Unit) -> _Samples:
-    """Those that are measurements."""
+    """The samples that are measurements."""
     flat = np.array(samples, np.float64).reshape(-1, 2)
     ratios = utilisation_ratios(flat[:, 1], unit)
     is_measured = ~np.isnan(ratios)

@@ -99,9 +99,9 @@ class SignalLane:
     line: str
     """The highest sample, in a square of the size 100."""
     band: str
-    """From the quietest GPU to the highest sample."""
+    """The band from the quietest GPU to the highest sample."""
     seen: str
-    """Where there are samples."""
+    """The times of samples."""
     floor: float
     """Pixels from above."""
 
@@ -211,7 +211,7 @@ def _lane(track: SignalTrack, number: int, axis: TimeAxis, floor_ratio: float, *
 
 
 def _runs(bins: Sequence[SignalBin]) -> Iterator[Sequence[SignalBin]]:
-    """Those that follow each other without a hole."""
+    """The bins that follow each other without a hole."""
     begin = 0
     for number in range(1, len(bins)):
         if bins[number].begin - bins[number - 1].end > timedelta(milliseconds=1):

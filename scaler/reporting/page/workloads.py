@@ -20,12 +20,12 @@ from scaler.decision.reasons import CandidateState, row_of
 from scaler.errors import QueryError
 
 FINISHED = "Finished"
-"""In place of a state."""
+"""The word in place of a state."""
 INVALID = "Invalid"
-"""In place of a state, where its triggers cannot be used."""
+"""The word in place of a state, where its triggers cannot be used."""
 STATES = (*map(str, CandidateState), FINISHED, INVALID)
 CANDIDATES = "Candidates"
-"""In place of a state that is asked for."""
+"""The word in place of a state that is asked for."""
 
 _QUIET = frozenset({CandidateState.IDLE, CandidateState.WARNED, CandidateState.GRANTED, CandidateState.SUSPENDING})
 _IF_QUIET = frozenset({CandidateState.KEPT, CandidateState.EXCLUDED, CandidateState.OBSERVING})

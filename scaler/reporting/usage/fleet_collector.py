@@ -31,7 +31,7 @@ from scaler.targets.workloads import suspended_annotation
 _LONGEST_GAP = 4
 """Intervals that are counted at most between two evaluations."""
 _MODEL_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
-"""On nodes. Source: NVIDIA's GPU feature discovery, AMD's node labeller."""
+"""The labels of nodes. Source: NVIDIA's GPU feature discovery, AMD's node labeller."""
 
 
 class UsageMemory(Protocol):

@@ -154,7 +154,7 @@ class NodeTrust(StrEnum):
     DISTRUSTED = "Distrusted"
     """Some cannot."""
     SILENT = "Silent"
-    """None reports anything."""
+    """No GPU of it reports anything."""
 
 
 _DISTRUSTED = frozenset({GpuState.UNKNOWN, GpuState.WITHOUT_METRICS})

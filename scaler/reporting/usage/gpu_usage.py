@@ -79,7 +79,7 @@ class TargetUsage:
     """Highest sample in the window by signal; 0..1."""
     at: datetime
     state: CandidateState | None = None
-    """None where it has finished."""
+    """The state of the workload; None where it has finished."""
     owner: str = ""
     is_paused: bool = False
     """Whether KEDA does not scale it to 0, whatever the answer is."""
@@ -114,7 +114,7 @@ class _Decided(NamedTuple):
 
     pod: GpuPod
     decision: Decision | None
-    """None where it has not judged the pod's GPUs."""
+    """The decision; None where it has not judged the pod's GPUs."""
     when_idle: GpuStatus
 
 
@@ -134,7 +134,7 @@ class _Basis(NamedTuple):
 class _PodUsage:
     basis: _Basis
     found: Sequence[tuple[GpuOwner, GpuStatus, str]]
-    """Whose each GPU is, what it does, and its node."""
+    """The owner of each GPU, what it does, and its node."""
     length: timedelta
     """Length of the window that its GPUs are judged by."""
     ripe: timedelta

@@ -57,7 +57,7 @@ class SuspensionWatch:
                 yield transfer
 
     def workload_heard(self, change: Change[Workload]) -> None:
-        """Never raises."""
+        """The change is counted; it never raises."""
         old, new = change.old, change.new
         if old is None or new is None or old.spec.active == new.spec.active:
             return
@@ -86,7 +86,7 @@ class SuspensionWatch:
         self.metrics.resumed(workload.metadata.namespace, _REASONS.get(note.reason, ""), after=after)
 
     def scalable_heard(self, change: Change[ScalableWorkload]) -> None:
-        """Never raises."""
+        """The change is counted; it never raises."""
         old, new = change.old, change.new
         # What was there before this process began has been counted.
         is_new = old is not None and not _is_given(entry_of(old))
@@ -130,7 +130,7 @@ class _Seen(NamedTuple):
     gpus: int
     """The GPUs that its pods held when they were last seen."""
     since: datetime | None
-    """Since when it is idle, of one that runs; since when it is at 0."""
+    """The time since which it is idle, of one that runs; else since which it is at 0."""
     reason: str
     """Reason of the answer 0 to KEDA; empty where there was none."""
 

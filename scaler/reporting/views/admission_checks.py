@@ -40,7 +40,7 @@ class CheckViews:
 
     @cached_property
     def _places(self) -> Mapping[str, int]:
-        """Those that wait for nodes, in the order in which nodes are reserved (`PlacementRequest.turn`)."""
+        """The places of Workloads that wait for nodes, in the order of reservation (`PlacementRequest.turn`)."""
         waiting = (each for each in self.workloads if each.is_pending and each.placement is not None)
         ordered = sorted(waiting, key=lambda each: (not each.step.is_booked, each.reserved_at, each.uid))
         return {key: place for place, key in enumerate(dict.fromkeys(each.key for each in ordered))}
@@ -95,7 +95,7 @@ def _yielded(yielded: Yielded | None) -> Json | None:
 
 
 def _provisioning(planned: CheckedWorkload, now: datetime, *, unknown_requests: str) -> Json | None:
-    """None where nodes are not asked for, and never were."""
+    """The view of its requests; None where nodes are not asked for, and never were."""
     policy = planned.provisioning_policy
     if policy is None and not planned.requests:
         return None

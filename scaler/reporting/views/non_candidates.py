@@ -25,7 +25,7 @@ def non_candidates_in(
     cluster: ClusterState,
     evaluation: Evaluation | None,
 ) -> tuple[Sequence[Json], int]:
-    """Those of the trees that are not among the spared, the largest first, and how many more there are."""
+    """The Workloads of the trees that are not among the spared, the largest first, and how many more there are."""
     keys = frozenset(spared)
     queues = [queue for tree in trees for queue in tree.queues.values()]
     holders = [each for queue in queues for key, each in queue.workloads.items() if key not in keys]

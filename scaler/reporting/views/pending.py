@@ -49,7 +49,7 @@ def pending_view(
     queue: str = "",
     most: int = MOST,
 ) -> Json:
-    """Those of the namespace and of the queue (a LocalQueue or a ClusterQueue), where these are given."""
+    """The gangs of the namespace and of the queue (a LocalQueue or a ClusterQueue), where these are given."""
     chosen = selected(snapshot, namespace=namespace, queue=queue)
     return {
         "at": timestamp(snapshot.at),

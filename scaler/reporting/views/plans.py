@@ -31,7 +31,7 @@ class PlanReport:
     gang: QuotaWorkload
     observed: KueueWorkload | None
     answer: ReclaimPlan | NoPlan | None = None
-    """None where a plan is active already."""
+    """What the planner answers; None where a plan is active already."""
     candidates: Sequence[Candidate] = ()
     assumed: Collection[str] = frozenset()
     """Keys of the Workloads among them that are only taken to be idle."""

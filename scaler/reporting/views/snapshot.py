@@ -55,7 +55,7 @@ class ViewSnapshot:
     local_queues: Collection[tuple[str, str]] = frozenset()
     """(namespace, name)."""
     remote_copies: Mapping[str, str | Unknown] = field(default_factory=dict)
-    """As in `PlanningSnapshot`."""
+    """Why nothing may be suspended for a remote copy, or why that is not known, by its key."""
     checks: CheckViews = CheckViews()  # noqa: RUF009 - frozen
     """The views of our AdmissionChecks; none where they were not read."""
 
@@ -72,7 +72,7 @@ class ViewSnapshot:
         }
 
     def cluster_queue_of(self, workload: QuotaWorkload) -> str:
-        """Where it holds quota or waits; empty where its LocalQueue leads nowhere or is not known."""
+        """The ClusterQueue that it holds quota in or waits for; empty where its LocalQueue leads to none."""
         if workload.reservation is not None:
             return workload.reservation.cluster_queue
         local = self.world.local_queue(workload.namespace, workload.queue)

@@ -40,7 +40,7 @@ AGE = Column(name="Age", path=".metadata.creationTimestamp", type="date")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePaths:
-    """Where the scale subresource finds its numbers."""
+    """The paths of the scale subresource's numbers."""
 
     spec: Path
     status: Path
@@ -78,7 +78,7 @@ class Resource:
     list_kind: str = ""
     short_names: tuple[str, ...] = ()
     custom: bool = False
-    """From a CRD. Custom resources answer some questions differently: see `lifecycle`."""
+    """Whether it is from a CRD. Custom resources answer some questions differently: see `lifecycle`."""
     generation: bool = True
     graceful: bool = False
     """Deleting waits for a kubelet while the object is bound to a node."""

@@ -145,7 +145,7 @@ class Collection:
             self._first += count
 
     def cursor_after(self, revision: int) -> int | None:
-        """Where in the log to go on after a revision; None where events after it may be forgotten."""
+        """The place in the log to go on from after a revision; None where events after it may be forgotten."""
         if revision < self.forgotten:
             return None
         return self._first + bisect_right(self._log, revision, key=_event_revision)

@@ -70,7 +70,7 @@ class GarbageCollector:
     def __init__(self, cluster: ApiVerbs) -> None:
         self._cluster = cluster
         self._places: dict[str, _Place] = {}
-        """Where each living object is, by uid."""
+        """The place of each living object, by uid."""
         self._dependents: defaultdict[str, set[str]] = defaultdict(set)
         """The uids of the objects that name an owner, by the owner's uid."""
         self._suspects: dict[str, None] = {}
