@@ -22,9 +22,9 @@ structlog.configure(
 
 # An example, and making it up, may take as long as a busy machine makes it.
 # How fast something is, is measured elsewhere.
-# Others are made up each time, and many runs of 30 see more than one of a hundred does; in CI they stay the same, so
+# Others are made up each time, and many runs of 20 see more than one of a hundred does; in CI they stay the same, so
 # that what fails there is of the change.
-settings.register_profile("project", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("project", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
 
 

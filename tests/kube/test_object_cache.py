@@ -185,7 +185,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(STEPS, max_size=25))
 async def test_who_writes_reads_its_own_writes_and_nothing_older_after_that(steps):
     copy, server, seen = ObjectCache(Pod, {}), Server(), {"a": 0, "b": 0}

@@ -225,7 +225,7 @@ STEPS = st.lists(
 
 
 @given(budgets=BUDGETS, steps=STEPS)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_whatever_happens_no_budget_is_ever_exceeded(
     budgets: Sequence[Budget], steps: list[tuple[str, list[BudgetedWorkload], timedelta]]
 ) -> None:

@@ -405,4 +405,4 @@ class LivesUnderBudgets(RuleBasedStateMachine):
 
 
 TestLivesUnderBudgets = LivesUnderBudgets.TestCase
-TestLivesUnderBudgets.settings = settings(max_examples=15, stateful_step_count=30, deadline=None)
+TestLivesUnderBudgets.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)

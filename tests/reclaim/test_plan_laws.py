@@ -255,7 +255,7 @@ async def played(play: Play, events: Sequence[tuple[int, Step]]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "events"), [(Play, QUOTA_EVENTS), (NodesPlay, NODE_EVENTS)], ids=["quota", "nodes"])
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_happens_no_workload_is_harmed_and_gangs_start(
     kind: type[Play], events: dict[str, Step], data: st.DataObject

@@ -117,7 +117,7 @@ async def test_a_copy_that_has_its_quota_keeps_it_whatever_becomes_of_the_nomina
     assert not granted(made)
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(["nominated", "not nominated", "unknown", "gate"]), min_size=1, max_size=8))
 async def test_a_workload_is_deactivated_only_while_the_nomination_stands(steps: list[str]) -> None:
     made = world()

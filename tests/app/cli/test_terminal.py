@@ -2,7 +2,7 @@
 
 import pytest
 from app.cli.command import command
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -33,7 +33,6 @@ def test_what_a_terminal_would_obey_is_seen(written: str, shown: str) -> None:
     assert sanitized(written) == shown
 
 
-@settings(max_examples=30)
 @given(st.text())
 def test_whatever_is_written_into_an_object_is_text_in_the_end(text: str) -> None:
     told = printed(labelled_rows([("address", Text(text)), ("message", text)]), Text(text, style="red"))

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 from builders import NOON
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from placement.placement_builders import demand, full, node, occupant, on
 from quota_builders import holding
@@ -298,7 +298,6 @@ def line_of(request: NodePlanRequest) -> ReservationQueue:
     return line
 
 
-@settings(max_examples=40)
 @given(requests())
 def test_the_cost_is_the_least_of_all_sets_by_which_the_gate_would_let_the_gang_go(request: NodePlanRequest) -> None:
     judge, found = Judge(request, line_of(request)), plan_nodes(request)
@@ -321,7 +320,6 @@ def test_the_cost_is_the_least_of_all_sets_by_which_the_gate_would_let_the_gang_
         assert not any(judge.accepts([one for one in victims(found) if one != each]) for each in victims(found))
 
 
-@settings(max_examples=40)
 @given(requests())
 def test_a_plan_for_a_part_gains_pods_and_no_victim_can_be_left_out(request: NodePlanRequest) -> None:
     found = plan_nodes(replace(request, may_provision=True))
@@ -341,7 +339,6 @@ def test_a_plan_for_a_part_gains_pods_and_no_victim_can_be_left_out(request: Nod
     assert most == wanted or sum(unbounded.missing.values()) <= wanted - most
 
 
-@settings(max_examples=30)
 @given(requests(), st.integers(0, 2**32))
 def test_a_plan_is_the_same_in_whatever_order_things_are_given_and_valid(request: NodePlanRequest, seed: int) -> None:
     line = request.queue

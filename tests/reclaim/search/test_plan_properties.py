@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reclaim.search.search_inputs import Judge, cost, earlier_elsewhere, keys_of, requests
 
@@ -16,7 +16,6 @@ from scaler.reclaim.search.values import NoPlan, NoPlanReason, PlanRequest, Recl
 T = TypeVar("T")
 
 
-@settings(max_examples=40)
 @given(requests() | earlier_elsewhere())
 def test_the_cost_is_the_least_of_all_sets_that_are_accepted(request: PlanRequest) -> None:
     judge, found = Judge(request), plan_reclaim(request)
@@ -33,7 +32,6 @@ def test_the_cost_is_the_least_of_all_sets_that_are_accepted(request: PlanReques
         assert (found.cost, cost(found.victims)) == (best, best)
 
 
-@settings(max_examples=30)
 @given(requests(most_candidates=8), st.integers(0, 30), st.integers(0, 12))
 def test_with_few_steps_a_plan_is_still_sufficient_and_necessary(
     request: PlanRequest, steps: int, questions: int
@@ -46,7 +44,6 @@ def test_with_few_steps_a_plan_is_still_sufficient_and_necessary(
         assert keys <= keys_of(request.candidates) - request.leaving
 
 
-@settings(max_examples=30)
 @given(requests() | earlier_elsewhere())
 def test_what_is_told_beside_a_plan_is_true(request: PlanRequest) -> None:
     found, judge = plan_reclaim(request), Judge(request)
@@ -62,7 +59,6 @@ def test_what_is_told_beside_a_plan_is_true(request: PlanRequest) -> None:
             assert (asked[pods.name].min_count or asked[pods.name].count) <= pods.count <= asked[pods.name].count
 
 
-@settings(max_examples=30)
 @given(requests(), st.integers(0, 2**32))
 def test_planning_twice_is_planning_once_in_whatever_order_things_are_given(request: PlanRequest, seed: int) -> None:
     def shuffled(things: Iterable[T]) -> list[T]:

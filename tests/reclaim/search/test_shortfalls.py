@@ -63,7 +63,7 @@ def test_devices_that_a_node_has_lost_are_freed_first() -> None:
     assert min(need[1].values()) >= ROOM
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(requests(), st.data())
 def test_a_set_with_which_the_gang_fits_covers_every_need(request: PlanRequest, data: st.DataObject) -> None:
     field = SearchContext(replace(request, refuse=no_budgets))

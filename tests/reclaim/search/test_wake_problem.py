@@ -171,7 +171,7 @@ def test_who_has_quota_and_lacks_nodes_comes_first_in_whatever_tree(fields: dict
 # --------------------------------------------------------------------------------------------------------------- law
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(requests(), st.booleans())
 def test_whoever_comes_back_changes_nothing_for_anybody_else(request: PlanRequest, few: bool) -> None:
     """Mostly somebody waits for the same; so of half of the worlds only those are there who wait for other flavors."""

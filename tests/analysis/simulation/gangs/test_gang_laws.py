@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 
 from gang_builders import START, job, run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scaler_analysis.simulation.gangs.outcomes import GangPolicy, GangRun
 from scaler_analysis.simulation.gangs.report import report_of
@@ -42,13 +42,11 @@ def _gpu_time(course: GangRun, place: int) -> timedelta:
     return sum((count[place] * (after.at - count.at) for count, after in pairwise(course.counts)), timedelta(0))
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(), POLICIES)
 def test_what_is_held_never_exceeds_the_quota(given_jobs, policy):
     assert all(0 <= count.worked <= count.held <= TOTAL for count in _run(given_jobs, policy).counts)
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(), POLICIES)
 def test_every_job_does_all_of_its_work_whole_and_none_twice(given_jobs, policy):
     """What worked, of all jobs together, is what their spans say, whatever was suspended: no gang ran in part."""
@@ -57,7 +55,6 @@ def test_every_job_does_all_of_its_work_whole_and_none_twice(given_jobs, policy)
     assert _gpu_time(_run(given_jobs, policy), 2) == work
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs())
 def test_without_suspensions_what_is_held_is_what_the_trace_says(given_jobs):
     course = _run(given_jobs, GangPolicy.NONE)
@@ -68,7 +65,6 @@ def test_without_suspensions_what_is_held_is_what_the_trace_says(given_jobs):
     assert all(each.ended_at == each.admitted_at + each.job.duration for each in course.outcomes)
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs())
 def test_without_suspensions_every_workload_that_fits_is_admitted_in_the_order_of_priority_and_age(given_jobs):
     """As counted without the quota engine."""
@@ -95,7 +91,6 @@ def _admissions(given_jobs: Sequence[SimulatedJob]) -> dict[str, datetime]:
     return admitted
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs())
 def test_a_plan_suspends_only_for_a_gang_that_waits_and_that_is_admitted_then(given_jobs):
     course = _run(given_jobs, GangPolicy.ON_PRESSURE)
@@ -108,7 +103,6 @@ def test_a_plan_suspends_only_for_a_gang_that_waits_and_that_is_admitted_then(gi
         assert gang.admitted_at == each.at or (gang.job.name, each.at) in resumed
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(), POLICIES)
 def test_a_session_is_suspended_in_a_pause_only_and_comes_back_after_it(given_jobs, policy):
     for each in _run(given_jobs, policy).suspensions:
@@ -117,7 +111,6 @@ def test_a_session_is_suspended_in_a_pause_only_and_comes_back_after_it(given_jo
         assert each.resumed_at is None or each.resumed_at >= each.wanted_at
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(most_spans=1))
 def test_without_pauses_all_policies_are_the_same(given_jobs):
     none, *others = (_run(given_jobs, policy) for policy in GangPolicy)
@@ -125,13 +118,11 @@ def test_without_pauses_all_policies_are_the_same(given_jobs):
     assert all((each.outcomes, each.suspensions) == (none.outcomes, ()) for each in others)
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(), POLICIES)
 def test_the_same_jobs_give_the_same_course(given_jobs, policy):
     assert _run(given_jobs, policy) == _run(given_jobs, policy)
 
 
-@settings(max_examples=30, deadline=None)
 @given(jobs(), POLICIES)
 def test_no_more_is_given_than_is_freed_and_used_than_is_there(given_jobs, policy):
     report = report_of(_run(given_jobs, policy), points=7)
