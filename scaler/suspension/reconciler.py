@@ -280,15 +280,14 @@ class SuspensionReconciler:
     def _has_taken_effect(self, scaled_object: ScaledObject, entry: EvaluatedScaledObject | None) -> bool:
         """Whether its wake-up has taken effect: KEDA gets 1 for the target, and the target is scaled to 1.
 
-        One that is set while its target is being suspended stays, and counts from when it is suspended.
+        One that is set while its target is being suspended stays, and counts from when it is suspended; so does one
+        that alone can activate what another client has deactivated.
         """
         decisions = list(entry.triggers.values()) if entry is not None else []
-        return bool(decisions) and all(map(_runs, decisions)) and not self._is_still_needed(scaled_object)
-
-    def _is_still_needed(self, scaled_object: ScaledObject) -> bool:
-        """Whether its target is scaled to 1, and yet only this annotation can activate its Workload."""
+        if not decisions or not all(map(_runs, decisions)):
+            return False
         scalable = self._cluster.target_of(scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref)
-        return scalable is not None and state_of(self._cluster.situation(scalable)).phase is Phase.DEACTIVATED_BY_OTHER
+        return scalable is None or state_of(self._cluster.situation(scalable)).phase is not Phase.DEACTIVATED_BY_OTHER
 
     async def _remove_annotation(self, resource: Resource, metadata: ObjectMeta) -> None:
         body = {"metadata": {"annotations": {WAKE_ANNOTATION: None}, "uid": metadata.uid}}

@@ -220,6 +220,7 @@ async def test_a_wake_annotation_is_removed_once_when_its_target_is_scaled_to_1(
     assert await wake_annotation(running) == "true"
     leader.decides(UP, target=target)
     await until(lambda: has_no_wake_annotation(running))
+    await until(leader.is_current)
     for _ in range(3):
         leader.decides(UP, target=target)
         await asyncio.sleep(0.05)

@@ -11,8 +11,9 @@ from loops_builders import MemoryCluster, MemoryStore, pod, scalable_workload, s
 from msgspec import structs
 
 from scaler.idleness import pods as core
-from scaler.kube.objects.core import Pod
+from scaler.kube.objects.core import ObjectMeta, Pod
 from scaler.kube.objects.idlegpu import ScalableWorkload
+from scaler.kube.objects.keda import ScaledObject, ScaledObjectSpec, Trigger
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.reflector import Absent, Denied, Disconnected, NotWatched, Reflecting, State
 from scaler.targets.cluster_state import (
@@ -20,6 +21,7 @@ from scaler.targets.cluster_state import (
     pod_indexes,
     scalable_workload_indexes,
     scaled_by_key,
+    scaled_object_indexes,
     workload_indexes,
 )
 from scaler.targets.target_state import WakeCause, WakeRequest
@@ -64,6 +66,32 @@ def test_a_grant_counts_until_it_expires_or_is_withdrawn(
     }
     target = memory.read().situation(scalable_workload("first-raycluster", grant=grant), at=at(seconds))
     assert (target.grant, target.is_held) == (expected, True)
+
+
+# ---- ScaledObjects that the leader acts on
+
+
+@pytest.mark.parametrize(
+    ("annotations", "limits", "awaits"),
+    [
+        ({}, {}, False),
+        ({"idlegpu.io/wake": "true"}, {}, True),
+        ({"idlegpu.io/wake": "WhenFree"}, {}, True),
+        ({"idlegpu.io/wake": " False "}, {}, False),
+        ({"idlegpu.io/keep-for": "4h"}, {}, True),
+        ({"idlegpu.io/keep-until": "2026-12-24T18:00:00Z"}, {}, False),
+        ({"idlegpu.io/keep-until": "2026-12-24T18:00:00Z"}, {"longestKeep": "8h"}, True),
+        ({"idlegpu.io/exclude": "true"}, {"keepsPerWeek": "1"}, True),
+        ({"idlegpu.io/wake": "false", "idlegpu.io/exclude": "true"}, {}, False),
+    ],
+    ids=str,
+)
+def test_scaled_objects_are_found_whose_annotations_the_leader_acts_on(
+    annotations: dict[str, str], limits: dict[str, str], awaits: bool
+) -> None:
+    spec = ScaledObjectSpec(triggers=(Trigger(metadata=limits),))
+    scaled = ScaledObject(metadata=ObjectMeta(name="a", annotations=annotations), spec=spec)
+    assert bool([*scaled_object_indexes()["wake"](scaled)]) == awaits
 
 
 # ---- pods of a Workload
