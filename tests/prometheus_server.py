@@ -24,7 +24,7 @@ from typing import Any, Self
 import pytest
 
 PROGRAM = "prometheus"
-_START_LIMIT_S = 30.0
+_START_LIMIT_S = 300.0
 _STOP_LIMIT_S = 5.0
 _PORT_ATTEMPTS = 5
 

@@ -271,7 +271,7 @@ def pod_json(name: str, owner_uid: str, *, annotated: bool, running: bool) -> Js
     }
 
 
-async def until(condition: Callable[[], Any], *, seconds: float = 120.0) -> None:
+async def until(condition: Callable[[], Any], *, seconds: float = 600.0) -> None:
     """Waits until the condition holds; a condition may be awaitable. Raises: TimeoutError."""
     async with asyncio.timeout(seconds):
         while True:

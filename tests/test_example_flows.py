@@ -71,11 +71,11 @@ class Played:
             body = {"metadata": {"annotations": {TERMINATION: "0s"}}}
             await self.world.patch(POD, namespace, pod["metadata"]["name"], body)
 
-    async def admitted(self, *job, owner=JOB, within=120.0):
+    async def admitted(self, *job, owner=JOB, within=600.0):
         what = f"the admission of {'/'.join(job)}; its check: {self.check_of(*job)}"
         await self.world.wait_for(lambda: self.is_true("Admitted", *job, owner=owner), what, within=within)
 
-    async def says(self, words, *job, within=120.0):
+    async def says(self, words, *job, within=600.0):
         """Waits until the check has these words for the Workload."""
 
         def is_said():
@@ -212,7 +212,7 @@ async def test_http_demand_beats_idle_gpus_and_idle_wins_after(tmp_path):
         async def settles(number, seconds):
             """What was pushed before something has changed may scale once more after it."""
             since = time.monotonic()
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(600):
                 while time.monotonic() < since + seconds:
                     since = since if replicas() == number else time.monotonic()
                     await asyncio.sleep(0.1)

@@ -34,7 +34,7 @@ from scaler.kube.objects.resources import EVENT, JOB, SCALABLE_WORKLOAD, WORKLOA
 
 TEAM, CHECK = "team", "gate"
 TRIGGER = {"reclaim": "OnPressure", "idleAfter": "10m", "idleAfterUnderPressure": "3s", "warmUp": "0s"}
-SECONDS = 120.0
+SECONDS = 600.0
 """Everything that is waited for takes one to four on an idle machine."""
 HURRIED = replace(
     SandboxConfig.fast({"node-a": 4, "node-b": 4, "node-c": 4}, collect=timedelta(seconds=0.2)),

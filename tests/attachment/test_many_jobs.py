@@ -159,7 +159,7 @@ async def started(tmp_path: Path):
         for team in TEAMS:
             labels = {"tier": "research"} if team in RESEARCH else {}
             await kube.create(NAMESPACE.path(), {"metadata": {"name": team, "labels": labels}})
-        async with asyncio.timeout(100):
+        async with asyncio.timeout(600):
             yield kube, Owners(kube)
 
 

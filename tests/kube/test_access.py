@@ -95,7 +95,7 @@ async def test_a_token_file_that_ends_in_a_newline_is_sent_and_read_again(faulty
         await transport.get(PODS)
         assert authorization(faulty) == "Bearer first", "it is kept while it cannot be loaded again"
         token.write_text("second\n")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             while authorization(faulty) != "Bearer second":
                 await asyncio.sleep(0.02)
                 await transport.get(PODS)
@@ -123,7 +123,7 @@ async def test_a_credential_plugin_that_is_under_way_is_waited_for_in_the_end(fa
     command = script(tmp_path / "plugin", SLOW_AFTERWARDS.format(folder=str(tmp_path)))
     kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", faulty.url, **plugin_user(command))
     async with KubeTransport(replace(await open_access(kubeconfig), refresh_seconds=0.01)):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             while not (tmp_path / "begun").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     assert (tmp_path / "done").exists()

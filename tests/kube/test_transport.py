@@ -251,7 +251,7 @@ async def test_a_hundred_open_watches_leave_room_for_calls(faulty, transport):
         return await stream(request, bookmark(1)) if is_watch(request) else web.Response(body=b"{}")
 
     faulty.handler = answering
-    async with AsyncExitStack() as watches, asyncio.timeout(30):
+    async with AsyncExitStack() as watches, asyncio.timeout(300):
         for _ in range(110):
             lines = await watches.enter_async_context(transport.watch(PODS, silence_seconds=60))
             assert await anext(lines)

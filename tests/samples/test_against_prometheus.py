@@ -184,7 +184,7 @@ def last_at(found: dict[str, RawSeries], gpu: str) -> float:
 
 async def until(done: Callable[[dict[str, RawSeries]], bool], opened: PrometheusSource) -> dict[str, RawSeries]:
     """The series of the last minute by GPU, as soon as they are as wanted."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         now = datetime.now(UTC)
         reading = await opened.read(UTIL, start=now - timedelta(minutes=1), end=now)

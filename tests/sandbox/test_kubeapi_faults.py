@@ -90,6 +90,6 @@ async def test_garbage_that_fell_before_an_outage_is_collected_after_it(session:
     await session.call("DELETE", f"{CONFIG_MAPS}/parent")
     await session.api.stop()
     await session.api.start()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while (await session.call("GET", f"{CONFIG_MAPS}/child"))[0] != 404:  # noqa: ASYNC110 - it is polled over HTTP
             await asyncio.sleep(0.01)

@@ -240,7 +240,7 @@ def _text(labels: Mapping[str, str]) -> str:
 
 def _stored_by(prometheus: PrometheusServer, job: str) -> list[dict[str, str]]:
     """The labels of what it has scraped of the job; it begins within five seconds of its start."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         with urlopen(f"{prometheus.url}/api/v1/series?match[]=%7Bjob=%22{job}%22%7D") as answer:
             series = json.load(answer)["data"]
