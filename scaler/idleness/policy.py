@@ -54,7 +54,7 @@ class Reclaim(StrEnum):
     ALWAYS = "Always"
     """Time alone: the answer is 0 once it was idle for `idleAfter`, whether a Workload waits or not."""
     ON_PRESSURE = "OnPressure"
-    """Only a plan that lets a waiting gang in, which may take it after `idleAfterUnderPressure`."""
+    """A plan alone that lets a waiting gang in, which may take it after `idleAfterUnderPressure`."""
     PRIORITY_BOOST = "PriorityBoost"
     """Kueue itself: the answer is never 0, but while idle it has a negative priority boost, so that it is preempted."""
 
@@ -65,7 +65,7 @@ class WakeRule(StrEnum):
     ON_REQUEST = "OnRequest"
     """When its owner, demand or a schedule asks for it."""
     WHEN_FREE = "WhenFree"
-    """Also when its quota and nodes are free, and no Workload waits for them."""
+    """When one of these asks for it, or its quota and nodes are free and no Workload waits for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +155,7 @@ class Policy:
     idle_after: timedelta = field(default=timedelta(hours=1), metadata=written("idleAfter", LASTING, "30m"))
     """Every required GPU must be quiet this long, warm-up not counted, before the answer is 0."""
     warm_up: timedelta = field(default=timedelta(minutes=10), metadata=written("warmUp", DURATION, "10m"))
-    """After the containers *started running* the answer is 1 for this long, and quiet time does not count yet."""
+    """The answer is 1 for this long after the containers *started running*, and quiet time does not count yet."""
     active_above_ratio: float = field(default=0.01, metadata=written("activeAbove", PERCENTAGE, "1%"))
     """A signal whose peak in the window reaches this share shows work; below it is quiet."""
     gpus: GpuRule = field(default=GpuRule(share=1.0), metadata=written("gpus", GPU_RULE, "all"))
@@ -163,7 +163,7 @@ class Policy:
     mode: EnforcementMode = field(
         default=EnforcementMode.ENFORCE, metadata=written("mode", words(EnforcementMode), "observe")
     )
-    """With `observe` nothing is suspended, only reported."""
+    """`observe`: nothing is suspended, only reported."""
     reclaim: Reclaim = field(default=Reclaim.ALWAYS, metadata=written("reclaim", words(Reclaim), "OnPressure"))
     """What [suspends an idle workload](policies.md#what-suspends-an-idle-workload)."""
     idle_after_under_pressure: timedelta | None = field(
@@ -194,7 +194,7 @@ class Policy:
     )
     """The [times](idle-policies.md#hours) at which it is resumed, if it is suspended then."""
     wake: WakeRule = field(default=WakeRule.ON_REQUEST, metadata=written("wake", words(WakeRule), "WhenFree"))
-    """With `WhenFree` a workload that a plan suspended comes back [when its quota and nodes are
+    """`WhenFree`: a workload that a plan suspended comes back [when its quota and nodes are
     free](policies.md#coming-back-when-free) and no Workload waits for them; only with `reclaim: OnPressure`."""
     longest_keep: timedelta | None = field(default=None, metadata=written("longestKeep", LASTING, "8h", "keep.longest"))
     """How long annotations may [keep or exclude](idle-policies.md#limits-of-keeps) it, from when that is asked.
@@ -217,13 +217,13 @@ class Policy:
     keep_until: datetime | None = field(
         default=None, metadata=written("keepUntil", INSTANT, "2026-12-01T18:00:00Z", "")
     )
-    """Until then the answer is 1 whatever the GPUs do."""
+    """The answer is 1 until then, whatever the GPUs do."""
     exclude_until: datetime | None = None
     """Likewise, by an annotation alone: for good where that is as late as can be."""
     observed_because: str = ""
     """Why it is only observed, where that is not what was asked for."""
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """Where every value that is not the built-in default came from, by the name of its field."""
+    """The origin of every value that is not the built-in default, by the name of its field."""
 
     def source_of(self, name: str) -> str:
         return self.sources.get(name, BUILT_IN)

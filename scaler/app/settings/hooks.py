@@ -17,7 +17,7 @@ _LONGEST = timedelta(hours=1)
 
 class HookSettings(Section):
     name: HookName
-    """As `spec.beforeSuspend` of an IdlePolicy and `beforeSuspend` of a trigger name it."""
+    """The name by which `spec.beforeSuspend` of an IdlePolicy and `beforeSuspend` of a trigger name it."""
     kind: HookKind
     """`Webhook` or `Object`."""
     timeout: Duration = timedelta(minutes=5)

@@ -64,7 +64,7 @@ class GrpcSettings(Section):
     reflection: bool = False
     """Serve gRPC reflection for grpcurl; needs the extra `reflection`."""
     tls: TlsSettings | None = None
-    """None: TLS is off."""
+    """The server's TLS. None: it is off."""
 
 
 class HttpSettings(Section):
@@ -73,7 +73,7 @@ class HttpSettings(Section):
     address: str = "0.0.0.0:8080"
     """Host and port to listen on."""
     tls: TlsSettings | None = None
-    """None: TLS is off."""
+    """The server's TLS. None: it is off."""
     wake: bool = False
     """Whether `POST /wake/NAMESPACE/NAME` resumes workloads for whoever may patch ScaledObjects there, by a bearer
     token of the Kubernetes API. Without TLS tokens can be read on their way."""
@@ -108,7 +108,7 @@ class KubernetesSettings(Section):
     """The API server, and the namespaces that are watched."""
 
     kubeconfig: Path | None = None
-    """None: the Pod's ServiceAccount, or the default kubeconfig outside of a cluster."""
+    """The kubeconfig. None: the Pod's ServiceAccount, or the default kubeconfig outside of a cluster."""
     context: str | None = None
     """Context of the kubeconfig. None: the current one."""
     namespaces: tuple[Namespace, ...] = ()
@@ -131,13 +131,13 @@ class KubernetesSettings(Section):
 
 class BasicAuthSettings(Section):
     username: str
-    """For HTTP basic authentication."""
+    """The user of HTTP basic authentication."""
     password_file: Path
     """File that contains only the password."""
 
 
 class PrometheusSettings(Section):
-    """Where samples are read: Prometheus, Thanos, or any server with the same HTTP API."""
+    """The source of samples: Prometheus, Thanos, or any server with the same HTTP API."""
 
     url: str | None = None
     """Including the path prefix, if any. Without it and without `dcgm.endpoints`, the program does not start."""
@@ -377,8 +377,8 @@ class Settings(Section):
     """The whole document."""
 
     mode: EnforcementMode = EnforcementMode.ENFORCE
-    """With `observe` nothing is suspended, whatever triggers and policies say: workloads are attached, judged, shown
-    and resumed. With `enforce` their own `mode` applies. The chart writes it, by default `observe`."""
+    """`observe`: nothing is suspended, whatever triggers and policies say: workloads are attached, judged, shown and
+    resumed. `enforce`: their own `mode` applies. The chart writes it, by default `observe`."""
     components: tuple[Component, ...] = ("scaler", "reconciler")
     """What runs in this process: `scaler` answers KEDA, `reconciler` reconciles while it holds the Lease, and
     `dispatcher` nominates clusters for Workloads of MultiKueue, on a hub, while it holds the Lease."""

@@ -36,7 +36,7 @@ TargetKind = Annotated[str, AfterValidator(_known_kind), WithJsonSchema({"type":
 
 class TargetSettings(Section):
     name: TargetName
-    """As `spec.notify` of an IdlePolicy and annotation `idlegpu.io/notify` name it."""
+    """The name by which `spec.notify` of an IdlePolicy and annotation `idlegpu.io/notify` name it."""
     kind: TargetKind
     """How messages get there."""
     url_file: Path
@@ -92,7 +92,7 @@ class NotificationSettings(Section):
     }
 
     targets: tuple[TargetSettings, ...] = ()
-    """Where messages go."""
+    """The receivers of messages."""
     default_targets: tuple[TargetName, ...] = ()
     """Targets of workloads whose policy and annotation name none. Empty: no message is sent about them."""
     owner_labels: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ class NotificationSettings(Section):
     """Longest time of one attempt."""
     retry: RetrySettings = RetrySettings()
     links: LinkSettings | None = None
-    """None: messages have no links, and the path /answer does not exist."""
+    """The links of messages. None: they have none, and the path /answer does not exist."""
 
     @field_validator("targets")
     @classmethod

@@ -44,7 +44,7 @@ class PageSettings(Section):
         return self
 
     def access(self) -> PageAccessConfig | None:
-        """None where no user is known."""
+        """What users may see; None where no user is known."""
         if not self.user_header:
             return None
         return self.into(PageAccessConfig, trusted_proxies=tuple(map(ip_network, self.trusted_proxies)))

@@ -24,15 +24,15 @@ class CostSettings(Section):
     """Weights of the cost of a victim; the cheapest victims are suspended. 0 ignores a part."""
 
     gpu_hours_lost: Weight = _DEFAULT.weights.gpu_hours_lost
-    """Per GPU-hour of work since its start, which is lost."""
+    """The weight of a GPU-hour of work since its start, which is lost."""
     idle_time: Weight = _DEFAULT.weights.idle_time
-    """Per idle hour: makes it *cheaper*, by dividing the sum of the other parts."""
+    """The weight of an idle hour: makes it *cheaper*, by dividing the sum of the other parts."""
     priority: Weight = _DEFAULT.weights.priority
-    """Per GPU and 1000 of its priority in Kueue."""
+    """The weight of a GPU and 1000 of its priority in Kueue."""
     reclaimed_before: Weight = _DEFAULT.weights.reclaimed_before
-    """Per GPU and previous suspension by a plan."""
+    """The weight of a GPU and previous suspension by a plan."""
     time_to_resume: Weight = _DEFAULT.weights.time_to_resume
-    """Per GPU and hour that it takes to resume."""
+    """The weight of a GPU and hour that it takes to resume."""
 
 
 class SearchSettings(Section):
@@ -77,7 +77,7 @@ def _switch(value: Any) -> Any:
 
 
 class PriorityBoostSettings(Section):
-    """For workloads with `reclaim: PriorityBoost`."""
+    """The boost of workloads with `reclaim: PriorityBoost`."""
 
     enabled: Annotated[BoostSwitch, BeforeValidator(_switch)] = _DEFAULT.boost.enabled
     """`auto`: if Kueue's feature gate PriorityBoost is detected to be on."""
