@@ -86,7 +86,7 @@ BOARD_POWER = Signal(name="board_power", metrics=("DCGM_FI_DEV_POWER_USAGE",), u
 
 _UNIT_SCALE = {Unit.RATIO: 1.0, Unit.PERCENT: 100.0, Unit.WATT: 1.0}
 _HIGHEST_MEASUREMENT = 1e9
-"""In the signal's own unit. All of DCGM's blanks lie above, and no utilisation does in any unit."""
+"""The highest measurement in a signal's unit. All of DCGM's blanks lie above, and no utilisation does."""
 
 
 def utilisation_ratio(value: float, unit: Unit) -> float | None:
@@ -133,7 +133,7 @@ class GpuSeries:
     """All that its labels name, where they name several, that one first."""
     model: str = ""
     exporter: str = ""
-    """Whose page it stands on, as Prometheus names targets; empty where nothing says so."""
+    """The exporter whose page it stands on, as Prometheus names targets; empty where nothing says so."""
 
 
 _HOST_LABELS = (

@@ -57,7 +57,7 @@ class DeviceHistory:
         return max(each.last_samples.item(self.row) for each in self._columns.values())
 
     def unbroken_since(self, signals: Iterable[Signal], longest_gap: int) -> datetime | None:
-        """From when on all of these signals have samples without a longer hole, counted in collection intervals."""
+        """The time from which all of these signals have samples with no longer hole, in collection intervals."""
         begins = [self._columns[each.name].unbroken_since(self.row, longest_gap) for each in signals]
         return max((each for each in begins if each is not None), default=None)
 
@@ -320,8 +320,8 @@ class History:
         return found
 
     def unexplained_until(self, *, above_ratio: float, length: timedelta) -> Floats:
-        """Until when a row's device, or its board of MIG instances, showed work that its own series, or one of an
-        instance within `length` before, does not explain. Units: Unix seconds, -inf without any. Shape: (rows,).
+        """The time until which a row's device, or its board of MIG instances, showed work that its own series, or one
+        of an instance within `length` before, does not explain. Units: Unix seconds, -inf without any. Shape: (rows,).
         """
         question = above_ratio, length
         found = self._doubts.get(question)

@@ -91,8 +91,8 @@ class GpuEvidence:
     last_active_at: datetime | None = None
     """End of the newest interval with work on any signal, as far back as samples are kept."""
     unseen_until: datetime | None = None
-    """Until when work may have gone unseen: its device or board showed some that its own series does not, or samples of
-    a quiet one do not go back to its start without a hole."""
+    """The time until which work may have gone unseen: its device or board showed some that its series does not, or
+    samples of a quiet one do not go back to its start without a hole."""
     is_quiet: bool = True
     """Whether every signal has reported since the last work; between two samples of work it is unknown."""
     is_lone_witness: bool = False
@@ -259,7 +259,7 @@ class GpuVerdicts:
 
     @cached_property
     def positions(self) -> Mapping[int, int]:
-        """Where in the arrays each row is."""
+        """The position in the arrays of each row."""
         return {row: position for position, row in enumerate(self.rows.tolist())}
 
     def compared(self) -> Floats:

@@ -168,7 +168,7 @@ class BeforeSuspendController:
         return found
 
     def _subject(self, key: Key, entry: EvaluatedScaledObject) -> _Subject | None:
-        """None where it has no hook, or is not there, or has no record yet."""
+        """What its hook is run for; None where it has no hook, or is not there, or has no record yet."""
         decision = next((each for each in entry.triggers.values() if each.policy.before_suspend), None)
         scaled_object = self.cluster.scaled_objects.get(*key) if decision is not None else None
         if decision is None or scaled_object is None:

@@ -68,7 +68,7 @@ log = structlog.get_logger(__name__)
 _INTERVAL = timedelta(seconds=15)
 
 BOOST_OWNER_ANNOTATION = "idlegpu.io/priority-boost"
-"""On a Workload: that this scaler owns the boost, its value, and when and why it was written."""
+"""An annotation of a Workload: that this scaler owns the boost, its value, and when and why it was written."""
 BOOSTED = True
 """Key of the Workloads with a priority boost of this scaler."""
 
@@ -79,7 +79,7 @@ class BoostCandidate:
     boost: Boost
     desire: DesiredBoost
     scalable: ScalableWorkload | None = None
-    """None where its ScalableWorkload is gone."""
+    """The ScalableWorkload; None where it is gone."""
     idle_since: datetime | None = None
     hint: str = ""
     """What else has to happen before Kueue acts on the boost."""
@@ -105,7 +105,7 @@ class PriorityBoostController:
     _gate: FeatureGateProbe = field(init=False)
     _warnings: "_Warnings" = field(init=False)
     _unknown_since: dict[str, datetime] = field(default_factory=dict, init=False)
-    """Since when each Workload's state is unknown, by uid."""
+    """When the state of each Workload became unknown, by uid."""
 
     def __post_init__(self) -> None:
         self._gate, self._warnings = FeatureGateProbe(self.api, self.policy), _Warnings(self.announcer)
@@ -163,7 +163,7 @@ class PriorityBoostController:
     def _case(
         self, scalable: ScalableWorkload, decisions: Sequence[Decision], doubt: str, now: datetime
     ) -> BoostCandidate | None:
-        """None where it has no Workload, or a remote copy, or another ScalableWorkload acts for that."""
+        """The candidate; None without a Workload, with a remote copy, or where another ScalableWorkload acts for it."""
         found, situation = self.cluster.workload_of(scalable), self.cluster.situation(scalable)
         workload = situation.workload
         if found is None or workload is None or situation.taken_by or workload.is_remote_copy:

@@ -95,7 +95,7 @@ class FeatureGateProbe:
         return found
 
     async def _ask(self, workload: ObservedWorkload) -> FeatureGateStatus | None:
-        """None where the Workload has changed meanwhile, so that it could not be asked."""
+        """The status of the gate; None where the Workload has changed meanwhile, so that it could not be asked."""
         refusal = await self._refusal(workload, INVALID_BOOST)
         if refusal is None:
             return _FOUND_OFF

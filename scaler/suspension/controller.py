@@ -171,7 +171,7 @@ class SuspensionController:
         return ((key[0], evaluation.entries[key].target) for key in waiting if key in evaluation.entries)
 
     def _changed_targets(self, evaluation: Evaluation) -> Iterable[TargetKey]:
-        """Those of whose decision something is worth a write that was not there before."""
+        """The targets whose decision has something that is worth a write and was not there before."""
         keys, digests = self._changes.copy(), self._digests
         self._changes.clear()
         found = (self._targets.pop(key, None) for key in keys)
@@ -196,7 +196,7 @@ class SuspensionController:
         return [ReconcileRequest(SCALED_OBJECT, each.metadata.key) for each in found]
 
     def _enqueue_wake(self, scaled_object: ScaledObject) -> None:
-        """Nothing may have changed but the evaluation, so what is backing off goes on doing so."""
+        """Its requests are queued; what backs off goes on doing so, as only the evaluation may have changed."""
         target, metadata = scaled_object.spec.scale_target_ref, scaled_object.metadata
         subjects = {ReconcileRequest(scaled_object.resource, metadata.key)}
         if is_scalable_workload(target):

@@ -36,7 +36,7 @@ log = structlog.get_logger(__name__)
 
 
 def wanted_replicas(answer: Answer | None, replicas: int) -> int | None:
-    """None where they stay."""
+    """The replicas that the answer asks for; None where they stay."""
     match answer:
         case Inactive() if replicas:
             return 0

@@ -119,7 +119,7 @@ class HookProgress:
     """What an attempt came to."""
 
     outcome: HookOutcome | None
-    """None: it is to be repeated."""
+    """How the hook ended; None: it is to be repeated."""
     message: str = ""
     again_after: timedelta = _AGAIN
 
@@ -137,7 +137,7 @@ class Hook(Protocol):
 
 
 def hook_of(config: HookConfig, api: WriteApi, discovery: Discovery) -> Hook:
-    """For one run."""
+    """The hook for one run."""
     if config.receiver is not None:
         return WebhookHook(config.receiver)
     return ObjectHook(config, api, discovery)
@@ -182,7 +182,7 @@ def object_of(template: Any, call: HookCall) -> dict[str, Any]:
 
 
 def _filled(template: Any, values: Mapping[str, str]) -> Any:
-    """With the values in its texts; keys stay as they are. Raises: TemplateError."""
+    """The template with the values in its texts; keys stay as they are. Raises: TemplateError."""
     match template:
         case dict():
             return {key: _filled(each, values) for key, each in template.items()}

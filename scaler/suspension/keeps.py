@@ -29,7 +29,7 @@ from scaler.kube.objects.core import stamp
 from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL, Asker, keep_for, keep_overrides
 
 KEEPS_ANNOTATION = "idlegpu.io/keeps"
-"""On a ScaledObject: the uses of a policy that limits them. Pages and links show it; it limits nothing. JSON."""
+"""An annotation of a ScaledObject: the uses of a policy that limits them. It is shown, and limits nothing. JSON."""
 _RECORDED = 128
 """More than `keepsPerWeek` can be."""
 WEEK = timedelta(days=7)
@@ -51,7 +51,7 @@ class Settled:
     """What is to be written; both empty where everything is as it shall be."""
 
     annotations: Mapping[str, str | None]
-    """On the object that was annotated."""
+    """The annotations of the object that was annotated."""
     keeps: tuple[Keep, ...]
     """The record, where it changes."""
     refused: str = ""
@@ -116,7 +116,7 @@ def settle(
 def _read(
     annotations: Mapping[str, str], where: str, now: datetime
 ) -> tuple[dict[str, datetime | None], dict[str, str]]:
-    """Until when each annotation keeps it; and why, of those that cannot be read."""
+    """The end of each annotation that keeps it; and why, of those that cannot be read."""
     ends, problems = dict[str, datetime | None](), dict[str, str]()
     for key, read in _ENDS.items():
         try:
@@ -136,7 +136,7 @@ _ENDS: Mapping[str, Callable[[Mapping[str, str], str, datetime], datetime | None
     KEEP_UNTIL: lambda found, where, _: keep_overrides({KEEP_UNTIL: found.get(KEEP_UNTIL, "")}, where=where).keep_until,
     EXCLUDE: lambda found, where, _: keep_overrides({EXCLUDE: found.get(EXCLUDE, "")}, where=where).exclude_until,
 }
-"""Until when each annotation keeps it. Raises: MetadataError."""
+"""The reader of each annotation's end. Raises: MetadataError."""
 
 
 def _use(keeps: Sequence[Keep], asked: Keep, policy: Policy, *, is_full: bool) -> Keep | str:
@@ -167,5 +167,5 @@ def _refusal(keeps: Sequence[Keep], by: str, policy: Policy, now: datetime, *, i
 
 
 def recent(keeps: Sequence[Keep], now: datetime) -> tuple[Keep, ...]:
-    """Those that count: uses of a week, and those that last."""
+    """The keeps that count: uses of a week, and those that last."""
     return tuple(each for each in keeps if each.at > now - WEEK or each.until > now)[-_RECORDED:]

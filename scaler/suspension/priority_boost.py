@@ -59,7 +59,7 @@ class BoostSwitch(StrEnum):
     """Whether something is used that may or may not be there."""
 
     AUTO = "auto"
-    """Where it is found to be there."""
+    """The boost is on where the feature gate is found to be."""
     ON = "on"
     OFF = "off"
 
@@ -81,7 +81,7 @@ class BoostIntent(StrEnum):
 
 
 class BoostOwner(StrEnum):
-    """Whose boost it is that a Workload has."""
+    """The owner of a Workload's boost."""
 
     NONE = "None"
     US = "Us"
@@ -102,7 +102,7 @@ class BoostStep(StrEnum):
 class Boost:
     holder: BoostOwner = BoostOwner.NONE
     value: str = ""
-    """As it is written; empty where there is none."""
+    """The value as it is written; empty where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

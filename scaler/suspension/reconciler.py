@@ -142,7 +142,7 @@ class SuspensionReconciler:
         return prevailing(evaluation.decisions_on(scalable.metadata.namespace, target))
 
     def _situation(self, scalable: ScalableWorkload, scaled_by: Sequence[ScaledObject]) -> ObservedTarget:
-        """As observed; a wake annotation on a ScaledObject that scales it also ends what another client has begun."""
+        """The target as observed; a wake annotation on a ScaledObject of it also ends what another client has begun."""
         situation, suspended_at = self._cluster.situation(scalable), scalable.status.suspended_at
         requests = (wake_request(each.metadata.annotations, where="", suspended_at=suspended_at) for each in scaled_by)
         return replace(situation, wakes_foreign=situation.wakes_foreign or any(requests))

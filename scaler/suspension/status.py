@@ -77,7 +77,7 @@ def _entered(line: HistoryLine, known: Sequence[msgspec.Raw]) -> dict[str, Any]:
 
 
 def last_line(history: Sequence[msgspec.Raw]) -> HistoryLine | None:
-    """None where there is none that can be read."""
+    """The last line; None where there is none that can be read."""
     return next(iter(lines_of(history[-1:])), None)
 
 
@@ -88,7 +88,7 @@ def _decided(decision: Decision | None) -> dict[str, Any]:
 
 
 def _quiet_times(decision: Decision | None) -> tuple[datetime | None, datetime | None]:
-    """Since when its GPUs are quiet and until when they may be; both None before that is noticeable."""
+    """The times from which its GPUs are quiet and until which they may be; both None before that is noticeable."""
     if decision is None or not decision.is_noticeably_quiet:
         return None, None
     return decision.idle_since, decision.suspend_at

@@ -248,7 +248,7 @@ class StatusWriter:
                 await self._api.patch(SCALED_OBJECT.path(*metadata.key), {"metadata": {"annotations": old}})
 
     async def clear_record(self, scaled_object: ScaledObject) -> None:
-        """Nothing is decided about what it is the record of, and what it says will not stay true. Raises: KubeError."""
+        """Empties a record about which nothing is decided: what it says will not stay true. Raises: KubeError."""
         record = self._cluster.own_record(scaled_object)
         self._written.pop(scaled_object.metadata.uid, None)
         if record is None or record.status == ScalableWorkloadStatus():
@@ -284,7 +284,7 @@ def _asked_by(objects: Sequence[ObjectMeta], decision: Decision | None) -> str:
 
 
 def _by(set_back: SetBack, client: str) -> SetBack | None:
-    """None where KEDA has started it, as another trigger of the ScaledObject asks for it, or this scaler."""
+    """The change with its client; None where KEDA has started it, as another trigger asks for it, or this scaler."""
     return None if client.startswith(("keda", "idle-gpu-scaler")) else set_back._replace(by=client)
 
 

@@ -38,7 +38,7 @@ from scaler.targets.cluster_state import ClusterState
 from scaler.targets.workloads import SUSPEND_AT, instant_of
 
 _INTERVAL, _REST = timedelta(seconds=15), timedelta(seconds=3)
-"""Between two ticks, and after one: until then what it has written is seen."""
+"""The times between two ticks, and after one: until then what it has written is seen."""
 _AT_ONCE = 8
 """Pods that are written to at the same time: a gang has hundreds."""
 _GONE = frozenset(map(str, TERMINAL))
@@ -99,7 +99,7 @@ class SuspendAtController:
         await write_all(writes, self._write, at_once=_AT_ONCE)
 
     async def _write(self, write: tuple[Pod, str]) -> None:
-        """Nothing is written where the pod is gone. Raises: KubeError."""
+        """The annotation is written; nothing where the pod is gone. Raises: KubeError."""
         pod, value = write
         body = {"metadata": {"uid": pod.metadata.uid, "annotations": {SUSPEND_AT: value}}}
         try:

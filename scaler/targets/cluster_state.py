@@ -48,13 +48,13 @@ from scaler.targets.workloads import (
 )
 
 WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
-"""On pods of admitted Workloads. Source: Kueue, with the feature gate TopologyAwareScheduling (on by default)."""
+"""An annotation of pods of admitted Workloads. Source: Kueue, with TopologyAwareScheduling (on by default)."""
 SLICE_ANNOTATION = "kueue.x-k8s.io/workload-slice-name"
-"""On Workloads of an elastic job and on its pods: the first of its Workloads, which later ones replace one by one. Pods
-that run on keep the name of the Workload that they began under. Source: Kueue, KEP-77; pkg/workloadslicing, SliceName.
+"""An annotation of an elastic job's Workloads and of its pods: the first Workload, which later ones replace one by one.
+Pods that run on keep the name of that which they began under. Source: Kueue, KEP-77; workloadslicing, SliceName.
 """
 REPLACED_ANNOTATION = "kueue.x-k8s.io/workload-slice-replacement-for"
-"""On a Workload: `namespace/name` of the one that it replaces. Source: as above."""
+"""An annotation of a Workload: `namespace/name` of the one that it replaces. Source: as above."""
 
 JOB_NAME_LABELS = {
     "Job": "batch.kubernetes.io/job-name",
@@ -73,7 +73,7 @@ JOB_NAME_LABELS = {
 and workers of all groups LWS, api/leaderworkerset/v1, SetNameLabelKey."""
 
 EVERYWHERE = ""
-"""In place of a namespace: all of them."""
+"""All namespaces, in place of one."""
 
 T_co = TypeVar("T_co", covariant=True)
 Object = TypeVar("Object", bound=KubeObject)
@@ -325,16 +325,16 @@ class ClusterState:
     scaled_objects: ObjectLister[ScaledObject]
     """KEDA's, and what stands for one."""
     scalable_workloads: ObjectLister[ScalableWorkload]
-    """Those that are targets, and records by index."""
+    """The ScalableWorkloads that are targets, and records by index."""
     workloads: ObjectLister[Workload]
     pods: ObjectLister[Pod]
     gpus: GpuResources
     switched: SwitchedLister = field(default_factory=NoSwitchedObjects)
     remote: RemoteVerdicts = no_remote_verdict
     nodes: ObjectLister[Node] | None = None
-    """None where Nodes are not watched."""
+    """The Nodes; None where they are not watched."""
     namespaces: Collection[str] = ()
-    """Those that are watched; empty: all."""
+    """The namespaces that are watched; empty: all."""
     _gpu_pods: PerObjectCache[Pod, core.GpuPod] = field(default_factory=PerObjectCache, init=False, repr=False)
     _observed: PerObjectCache[Workload, target_state.ObservedWorkload] = field(
         default_factory=PerObjectCache, init=False, repr=False
@@ -546,8 +546,8 @@ class ClusterState:
         ]
 
     def _whole(self, found: Iterable[Pod]) -> Iterable[Pod]:
-        """With all other pods of the same controllers and of the jobs that they name: scale selectors may name only a
-        part of them, such as the leaders of a gang. And with the pods that these own, which are deleted with them."""
+        """The pods with all others of the same controllers and of the jobs that they name: scale selectors may name a
+        part only, such as the leaders of a gang. And with the pods that these own, which are deleted with them."""
         whole = {pod.metadata.key: pod for pod in found}
         controllers = {owner.uid for pod in whole.values() if (owner := pod.metadata.controller_owner)}
         jobs = {job for pod in whole.values() for job in jobs_named_by(pod)}

@@ -28,7 +28,7 @@ class Owners:
     labels: tuple[str, ...] = ()
     """Labels that name the owner, the first one first."""
     namespaces: Reflector[Namespace] | None = None
-    """None where they may not be read."""
+    """The namespaces; None where they may not be read."""
 
     def of(self, *objects: ObjectMeta) -> str:
         """The owner of the workload that these objects, of one namespace, are about."""

@@ -1,4 +1,4 @@
-"""Where is the status of what a ScaledObject scales? In one ScalableWorkload:
+"""What has the status of what a ScaledObject scales? One ScalableWorkload:
 
 | `spec.actuator`  | what it is                                                          | found by            |
 |------------------|---------------------------------------------------------------------|---------------------|
@@ -32,7 +32,7 @@ class ScalableWorkloads:
     def __init__(self, every: Reflector[ScalableWorkload]) -> None:
         self._every = every
         self._targets: tuple[tuple[ScalableWorkload, ...], tuple[ScalableWorkload, ...]] = ((), ())
-        """Those of the reflector when that was asked last, and the targets among them."""
+        """The ScalableWorkloads of the reflector when that was asked last, and the targets among them."""
 
     def get(self, namespace: str, name: str) -> ScalableWorkload | None:
         found = self._every.get(namespace, name)

@@ -193,7 +193,7 @@ class ScaleSubresources:
         return kind not in self._unresolved and (kind in self._owning or len(self._owning) < _MOST_OWNERS)
 
     def revision(self, namespace: str) -> Hashable:
-        """Where it is as before, all scales of the namespace are as before."""
+        """A value that is equal while all scales of the namespace are as before."""
         kinds = {**self._reflectors, **dict.fromkeys(self._unresolved)}
         doubts = tuple(self._doubt(kind, reflector, namespace) for kind, reflector in kinds.items())
         return self._revisions[namespace], doubts

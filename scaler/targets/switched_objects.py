@@ -105,7 +105,7 @@ class SwitchedObjects:
         return Unknown(reason=UnknownReason.TARGET_NOT_FOUND, message=missing)
 
     def revision(self, namespace: str) -> Hashable:
-        """Where it is as before, all that `get` gives for the namespace is as before."""
+        """A value that is equal while all that `get` gives for the namespace is as before."""
         known = [*self._reflectors]
         return tuple((self._reflectors[each].revision(namespace), self._doubt(each, namespace)) for each in known)
 
@@ -143,7 +143,7 @@ class SwitchedObjects:
 
 
 def _kept(found: SwitchedObject) -> SwitchedObject:
-    """Without an annotation that only kubectl reads."""
+    """The object without an annotation that only kubectl reads."""
     annotations = {key: value for key, value in found.metadata.annotations.items() if key != _LAST_APPLIED}
     return replace(found, metadata=replace(found.metadata, annotations=annotations))
 

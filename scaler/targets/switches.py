@@ -63,7 +63,7 @@ class Switch:
     """What the start has to restore, beside the annotations."""
     start: Callable[[SwitchedObject], Patch]
     expected_gpu_pods: Callable[[SwitchedObject, GpuResources], int]
-    """At least so many run while it does."""
+    """The least number of pods that run while it does."""
     refusal: Callable[[SwitchedObject], str] = lambda _: ""
     """Why it cannot be stopped, in words; empty where it can."""
     last_activity: Callable[[SwitchedObject], datetime | None] = lambda _: None
@@ -75,7 +75,7 @@ class Switch:
 
 
 def switch_of(job: JobRef | None) -> Switch | None:
-    """None for what has no switch of its own: a job that Kueue admits."""
+    """The switch of the job; None for what has no switch of its own: a job that Kueue admits."""
     return None if job is None else SWITCHES.get((group_of(job.api_version), job.kind))
 
 

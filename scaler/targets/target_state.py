@@ -1,4 +1,4 @@
-"""In which phase is a scale target? ScalableWorkload × Kueue Workload, or replicas × pods → one phase.
+"""Which phase is a scale target in? ScalableWorkload × Kueue Workload, or replicas × pods → one phase.
 
 Only observed state counts.
 
@@ -100,7 +100,7 @@ class SetBack(NamedTuple):
 
     @property
     def left_alone_until(self) -> datetime:
-        """Not after `at`, where it is not."""
+        """The end of the time in which it is left alone; not after `at`, where it is not."""
         return self.at + min(timedelta(hours=2 ** min(self.times, 9) // 4), timedelta(days=1))
 
     @property
@@ -148,7 +148,7 @@ class ObservedWorkload:
     cluster: str = ""
     """The cluster to which MultiKueue has dispatched it; empty where its pods are here."""
     admitted_at: datetime | None = None
-    """Since when it is admitted, as Kueue says."""
+    """The time since which it is admitted, as Kueue says."""
     has_spent_annotation: bool = False
     """Whether it carries our annotation from a suspension that another client has ended."""
     last_activity: datetime | None = None
@@ -160,7 +160,7 @@ class WakeCause(StrEnum):
 
     ANNOTATION = "Annotation"
     LINK = "Link"
-    """In a message to its owner."""
+    """A link in a message to its owner."""
     HTTP = "HTTP"
     WHEN_FREE = "WhenFree"
     DEMAND = "Demand"
@@ -244,7 +244,7 @@ class TargetState:
     last_activity: datetime | None = None
     """When its own controller saw it at work last: it may make the target busier, never idle."""
     starting_since: datetime | None = None
-    """Since when not all of its GPU pods run, as far as that is known; None where they do."""
+    """The time since which not all of its GPU pods run, as far as that is known; None where they do."""
     has_gpu_pods: bool = True
     """Whether there is, or shall be, a pod of which it is known that it holds GPUs."""
     suspended_at: datetime | None = None
@@ -464,7 +464,7 @@ def causes(pods: Sequence[GpuPod]) -> str:
 
 
 def starting_since(pods: Sequence[GpuPod]) -> datetime | None:
-    """From when on the first of the pods that do not run might have; None where that is known of none."""
+    """The time from which the first of the pods that do not run might have; None where that is known of none."""
     return min((at for each in _caused(pods) if (at := each.starting_since) is not None), default=None)
 
 
@@ -535,7 +535,7 @@ class Grant:
     """`namespace/name` of all its ScalableWorkloads."""
     granted_at: datetime
     expires_at: datetime
-    """Not after `granted_at`: it was withdrawn."""
+    """The end of the grant; not after `granted_at`: it was withdrawn."""
     seeks: Seeks = Seeks.QUOTA
     check: str = ""
     """Name of the AdmissionCheck that holds the gang back, of one that seeks nodes."""

@@ -46,13 +46,13 @@ OF_OWNERS = (WAKE_ANNOTATION, KEEP_UNTIL, KEEP_FOR, EXCLUDE, "idlegpu.io/asked-b
 ASKED_BY = "idlegpu.io/asked-by"
 """Who has set the annotations above, as the verbs write it. It is a claim: anybody who may set them may set it."""
 SUSPEND_AT = "idlegpu.io/suspend-at"
-"""On a pod that asks for it by having it, empty: when its workload is going to be suspended. Written by the leader."""
+"""An annotation of a pod, which asks with an empty one: the leader writes when its workload is to be suspended."""
 NOTIFY_ANNOTATION = "idlegpu.io/notify"
-"""On a ScaledObject: targets of the settings that tell its owner, separated by commas."""
+"""An annotation of a ScaledObject: targets of the settings that tell its owner, separated by commas."""
 MARK_PREFIX = "idlegpu.io/notified-"
-"""With the name of a notification target: its mark, where 0.1.0 has written it. JSON."""
+"""The prefix of an annotation with a notification target's mark, where 0.1.0 has written it. JSON."""
 POLICY_LABEL = "idlegpu.io/policy-kind"
-"""On what a policy has attached: the kind of the policy. An object without it is its author's and left alone."""
+"""A label of what a policy has attached: the policy's kind. An object without it is its author's and left alone."""
 _LONGEST_VALUE = 60
 """Characters of an annotation by which an owner asks for something."""
 _LONGEST_NAME = 128
@@ -62,8 +62,8 @@ _NO = frozenset({"", "false", "no", "0"})
 _YES = frozenset({"true", "yes", "1"})
 
 SUSPENDED_ANNOTATION = "idlegpu.io/suspended"
-"""On a Workload: written in the patch that deactivates it, removed in the one that activates it again. A Workload
-with `spec.active: false` and without it was deactivated by another client."""
+"""An annotation of a Workload: written in the patch that deactivates it, removed in the one that activates it again. A
+Workload with `spec.active: false` and without it was deactivated by another client."""
 
 GROUP_ANNOTATION = "kueue.x-k8s.io/is-group-workload"
 """`true` on the Workload of a group of Pods, whether the group has one Pod (a StatefulSet's only replica) or many."""
@@ -100,7 +100,7 @@ def observe(workload: Workload, gpus: GpuResources) -> target_state.ObservedWork
 
 
 def metadata_of(workload: target_state.ObservedWorkload) -> ObjectMeta:
-    """As much as is observed."""
+    """The metadata that is observed."""
     return ObjectMeta(
         name=workload.name,
         namespace=workload.namespace,
@@ -119,7 +119,7 @@ class SuspendedAnnotation(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def suspended_annotation(metadata: ObjectMeta) -> SuspendedAnnotation | None:
-    """None where it carries no such annotation; an empty one where it cannot be read."""
+    """The annotation; None where there is none, and an empty one where it cannot be read."""
     annotation = metadata.annotations.get(SUSPENDED_ANNOTATION)
     if annotation is None:
         return None
@@ -131,7 +131,7 @@ def suspended_annotation(metadata: ObjectMeta) -> SuspendedAnnotation | None:
 
 
 def _in_utc(instant: datetime | None) -> datetime | None:
-    """None for a time without a zone. Raises: OverflowError."""
+    """The instant in UTC; None where it has no zone. Raises: OverflowError."""
     return instant.astimezone(UTC) if instant and instant.tzinfo else None
 
 
@@ -232,17 +232,17 @@ class NotifyTargets:
 
     names: tuple[str, ...] = ()
     default: tuple[str, ...] = ()
-    """Those of workloads whose policy and annotation name none."""
+    """The targets of workloads whose policy and annotation name none."""
 
     def of(self, annotations: Mapping[str, str]) -> tuple[str, ...]:
-        """Those that tell the owner of a ScaledObject with these annotations."""
+        """The targets that notify the owner of a ScaledObject with these annotations."""
         named = annotations.get(NOTIFY_ANNOTATION)
         wanted = self.default if named is None else [each.strip() for each in named.split(",")]
         return tuple(each for each in dict.fromkeys(wanted) if each in self.names)
 
 
 NO_TARGETS = NotifyTargets()
-"""Nothing tells owners."""
+"""The settings where no target notifies owners."""
 
 
 def marks_of(scalable: ScalableWorkload) -> dict[str, Mark]:
@@ -252,7 +252,7 @@ def marks_of(scalable: ScalableWorkload) -> dict[str, Mark]:
 
 
 def annotated_marks(annotations: Mapping[str, str]) -> dict[str, Mark]:
-    """Those that 0.1.0 has written. One that cannot be read is none: a message twice is better than none."""
+    """The marks that 0.1.0 has written. One that cannot be read is none: a message twice is better than none."""
     found = {}
     for key, value in annotations.items():
         if key.startswith(MARK_PREFIX):
@@ -287,7 +287,7 @@ _WARNED = "Warned"
 
 
 def hook_run_of(found: BeforeSuspendStatus | None) -> HookRun | None:
-    """None where there is none, or one that cannot be read: then the hook runs anew."""
+    """The run; None where there is none, or one that cannot be read: then the hook runs anew."""
     started_at = _in_utc(found.started_at) if found is not None else None
     if found is None or started_at is None or found.outcome not in {"", *HookOutcome}:
         return None
@@ -331,7 +331,7 @@ class Asker(NamedTuple):
 
     @classmethod
     def of(cls, annotations: Mapping[str, str]) -> "Asker":
-        """With as much of the words as a name has."""
+        """Who asked, with as much of the words as a name has."""
         text = annotations.get(ASKED_BY, "")
         for through, (begin, end) in _WRITTEN.items():
             if text.startswith(begin) and text.endswith(end):
@@ -364,7 +364,7 @@ def keep_for(annotations: Mapping[str, str], *, where: str) -> timedelta | None:
 
 
 def _value(annotations: Mapping[str, str], key: str) -> str:
-    """As it is written, up to a length that none has which can be read: errors repeat it."""
+    """The value as it is written, up to a length that none has which can be read: errors repeat it."""
     value = annotations.get(key, "").strip()
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
 
