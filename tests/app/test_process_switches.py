@@ -67,6 +67,7 @@ async def ours(tmp_path: Path) -> AsyncIterator[Team]:
             yield made
 
 
+@pytest.mark.slow
 async def test_an_idle_notebook_is_suspended_and_its_users_start_is_not_undone(ours: Team) -> None:
     async with ours.scaler() as scaler:
         await ours.world.apply([notebook("bench", TEAM)])

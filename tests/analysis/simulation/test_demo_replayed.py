@@ -98,6 +98,7 @@ async def live(tmp_path: Path) -> Any:
     )
 
 
+@pytest.mark.slow
 async def test_every_decision_about_gpus_is_the_same_when_it_is_replayed(live: Any) -> None:
     decisions, recording, config = live
     policy = next(iter(decisions.values())).policy
