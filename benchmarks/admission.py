@@ -60,11 +60,14 @@ from scaler.placement.requests import PlacementRequest, PlacementResult, Reserva
 from scaler.placement.reservations import place_in_order
 from scaler.quota.watch import NotSynced
 from scaler.targets.cluster_state import ClusterState, pod_indexes, scalable_workload_indexes, workload_indexes
+from scaler.targets.switched_objects import SwitchedObjects
 
 TARGET_S = 1.0
 """The most that one tick may take, at 1,000 gangs and 2,000 nodes."""
 NOW = datetime(2026, 12, 1, 12, tzinfo=UTC)
 GPUS = GpuResources(patterns=(GPU,))
+_NO_TRANSPORT: Any = None
+"""Objects with a switch of their own are of no kind here, so that no API is asked."""
 LET_GO = 50
 T = TypeVar("T", bound=KubeObject)
 Json = dict[str, Any]
@@ -268,6 +271,7 @@ def controller_over(
         workloads=copies.workloads,
         pods=copies.pods,
         gpus=GPUS,
+        switched=SwitchedObjects(_NO_TRANSPORT, namespaces=()),
     )
     free = NodeWatch(stores.nodes, stores.pods, stores.workloads, max_age=timedelta(minutes=1))
     view = AdmissionWatch(cluster, copies, clock=lambda: NOW)

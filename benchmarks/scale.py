@@ -69,6 +69,7 @@ from scaler.targets.cluster_state import (
     workload_indexes,
 )
 from scaler.targets.scale_subresources import ScaleSubresources
+from scaler.targets.switched_objects import SwitchedObjects
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -87,6 +88,8 @@ INTERVAL = timedelta(seconds=15)
 FIRST_TICK = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
 STARTED = "2026-12-01T09:00:00Z"
 GPUS = GpuResources(patterns=("nvidia.com/gpu", "nvidia.com/mig-*"))
+_NO_TRANSPORT: Any = None
+"""Objects with a switch of their own are of no kind here, so that no API is asked."""
 
 
 # The data: what every GPU showed at every half minute
@@ -352,6 +355,7 @@ def cluster_of(fleet: Fleet, trigger: Mapping[str, str] | None = None) -> Cluste
         workloads=FilledStore(Workload, workloads, workload_indexes(), kept_workload),
         pods=FilledStore(Pod, pods, pod_indexes(GPUS), kept_pods(GPUS, with_nodes=True)),
         gpus=GPUS,
+        switched=SwitchedObjects(_NO_TRANSPORT, namespaces=()),
     )
 
 

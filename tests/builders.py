@@ -28,6 +28,7 @@ from scaler.kube.objects.keda import ScaleTargetRef
 from scaler.kube.objects.kueue_workloads import Workload
 from scaler.suspension.status import desired_status, last_line, next_warned_at
 from scaler.targets import target_state
+from scaler.targets.switched_objects import SwitchedObjects
 from scaler.targets.target_state import Phase, TargetState
 
 NOON = datetime(2026, 12, 1, 12, 0, tzinfo=UTC)
@@ -220,6 +221,12 @@ def evaluation(*answers: Answer, **entry_fields: Any) -> Evaluation:
 
 
 # ---------------------------------------------------------------------------------------------------- Kueue's Workloads
+
+
+def no_switched_objects() -> SwitchedObjects:
+    """Of no kind, so that no API is asked."""
+    transport: Any = None
+    return SwitchedObjects(transport, namespaces=())
 
 
 def observed(**changes: Any) -> target_state.ObservedWorkload:

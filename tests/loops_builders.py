@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, Protocol
 
 import msgspec
-from builders import GPUS, LONG_AGO, NOON, TRUST, WorkloadJson
+from builders import GPUS, LONG_AGO, NOON, TRUST, WorkloadJson, no_switched_objects
 
 from scaler.decision.decision import Answer
 from scaler.decision.decision_cache import DecisionCache, EvaluatedScaledObject, Evaluation
@@ -267,6 +267,7 @@ class MemoryCluster:
             workloads=self.workloads,
             pods=self.pods,
             gpus=GPUS,
+            switched=no_switched_objects(),
             remote=self.remote,
             nodes=self.nodes,
         )

@@ -167,7 +167,7 @@ class JobWatch:
         """The reflectors that the evaluation reads, too, are subscribed to."""
         for kind, switch in SWITCHES.items():
             reflector = self._cluster.switched.watch(switch)
-            if reflector is not None and self._switched.get(kind) is not reflector:
+            if self._switched.get(kind) is not reflector:
                 self._switched[kind] = reflector
                 reflector.subscribe(self._heard)
 

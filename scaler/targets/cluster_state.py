@@ -24,11 +24,11 @@ from scaler.kube.objects.kueue_workloads import Workload
 from scaler.kube.objects.nodes import Node, offers_shared
 from scaler.kube.objects.resources import SCALED_OBJECT, WORKLOAD, group_of
 from scaler.kube.objects.switched_kinds import SwitchedObject
-from scaler.kube.reflector import Absent, Reflecting, Reflector, State
+from scaler.kube.reflector import Absent, Reflecting, State
 from scaler.kube.scheduling import Operator, Selector, parse_selector
 from scaler.targets import target_state
 from scaler.targets.records import is_of
-from scaler.targets.switched_objects import not_served
+from scaler.targets.switched_objects import SwitchedObjects, not_served
 from scaler.targets.switches import Switch, observe_switched, switch_of
 from scaler.targets.target_state import ObservedTarget, WakeRequest
 from scaler.targets.workloads import (
@@ -122,37 +122,6 @@ def no_remote_verdict(workload: target_state.ObservedWorkload) -> Unknown:
     """Nothing is known of other clusters."""
     message = f"it runs on cluster {workload.cluster}, of which nothing is known here"
     return Unknown(reason=UnknownReason.REMOTE_VERDICT_MISSING, message=message)
-
-
-class SwitchedLister(Protocol):
-    """The objects with a switch of their own, as last seen."""
-
-    def get(self, switch: Switch, namespace: str, name: str) -> SwitchedObject | Unknown:
-        """The object, or why it is not known."""
-
-    def watch(self, switch: Switch, /) -> Reflector[SwitchedObject] | None:
-        """Watch the kind from now on; None where none is watched."""
-
-    def revision(self, namespace: str, /) -> Hashable: ...
-
-    async def wait_listed(self) -> None: ...
-
-
-class NoSwitchedObjects:
-    """None is watched, so none is known."""
-
-    def get(self, switch: Switch, namespace: str, name: str) -> Unknown:
-        message = f"{switch.resource.kind} {namespace}/{name} is not watched"
-        return Unknown(reason=UnknownReason.STALE_CLUSTER_VIEW, message=message)
-
-    def watch(self, _switch: Switch) -> None:
-        """None is."""
-
-    def revision(self, _namespace: str) -> Hashable:
-        return None
-
-    async def wait_listed(self) -> None:
-        """There is nothing to wait for."""
 
 
 def pod_indexes(gpus: GpuResources) -> dict[str, Index[Pod]]:
@@ -329,7 +298,7 @@ class ClusterState:
     workloads: ObjectLister[Workload]
     pods: ObjectLister[Pod]
     gpus: GpuResources
-    switched: SwitchedLister = field(default_factory=NoSwitchedObjects)
+    switched: SwitchedObjects
     remote: RemoteVerdicts = no_remote_verdict
     nodes: ObjectLister[Node] | None = None
     """The Nodes; None where they are not watched."""

@@ -48,6 +48,7 @@ from scaler.targets.cluster_state import (
     scaled_object_indexes,
     workload_indexes,
 )
+from scaler.targets.switched_objects import SwitchedObjects
 
 Json = dict[str, Any]
 GANGS = (JOB, RAY_CLUSTER, RAY_JOB, RAY_SERVICE, JOB_SET, TRAIN_JOB, PYTORCH_JOB)
@@ -178,8 +179,14 @@ class Controller:
         workloads = Reflector(kube, WORKLOAD, Workload, indexes=workload_indexes(), keep=kept_workload)
         pods = Reflector(kube, POD, Pod, indexes=pod_indexes(GPUS), keep=kept_pods(GPUS, with_nodes=False))
         namespaces = Reflector(kube, NAMESPACE, Namespace)
+        self.switched = SwitchedObjects(kube, namespaces=())
         cluster = ClusterState(
-            scaled_objects=scaled, scalable_workloads=scalable, workloads=workloads, pods=pods, gpus=GPUS
+            scaled_objects=scaled,
+            scalable_workloads=scalable,
+            workloads=workloads,
+            pods=pods,
+            gpus=GPUS,
+            switched=self.switched,
         )
         woken, self.policies = asyncio.Event(), IdlePolicies(kube, namespaces=())
         self.policies.subscribe(woken.set)
@@ -196,10 +203,13 @@ class Controller:
             each.subscribe(self.controller.heard)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for each in (*self.reflectors, *self.policies.all):
-                tasks.create_task(each.run())
-            tasks.create_task(self.controller.run())
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for each in (*self.reflectors, *self.policies.all):
+                    tasks.create_task(each.run())
+                tasks.create_task(self.controller.run())
+        finally:
+            await self.switched.close()
 
 
 async def listed(kube: KubeTransport, resource: Resource) -> list[Json]:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, cast
 
-from builders import GPUS
+from builders import GPUS, no_switched_objects
 from scaler_sandbox.client import Client
 from scaler_sandbox.conditions import has
 from scaler_sandbox.kinds import Json
@@ -157,6 +157,7 @@ class SimCluster:
             workloads=copies[WORKLOAD],
             pods=copies[POD],
             gpus=GPUS,
+            switched=no_switched_objects(),
         )
         nodes: Any = copies[NODE], copies[POD], copies[WORKLOAD]
         self.nodes_view = NodeWatch(*nodes, max_age=timedelta(minutes=1))

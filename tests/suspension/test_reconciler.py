@@ -302,7 +302,8 @@ async def test_a_workload_that_has_vanished_is_missed_once(running, leader):
 
 async def test_in_a_namespace_that_cannot_be_seen_whole_nothing_is_done(running, leader):
     """Its Workloads are hidden, which is not the same as that there are none."""
-    copies = {name: getattr(leader.copies, name) for name in ("scaled_objects", "scalable_workloads", "pods", "gpus")}
+    names = "scaled_objects", "scalable_workloads", "pods", "gpus", "switched"
+    copies = {name: getattr(leader.copies, name) for name in names}
     blind = ClusterState(**copies, workloads=Hidden())
     reconciler = SuspensionReconciler(leader.transport, blind, leader.decision_cache, leader.recorder)
     leader.patches.clear()
