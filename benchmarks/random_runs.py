@@ -1,4 +1,4 @@
-"""Does admission keep its laws in 10,000 random runs? Those of tests/sim/random_runs.py, as many as one likes.
+"""Does admission keep its laws in 10,000 random runs? The runs of tests/sim/random_runs.py, as many as one likes.
 
     uv run python -m benchmarks.random_runs [--runs 10000] [--seed 0] [--jobs 2]
 

@@ -85,7 +85,7 @@ class Timeline(Protocol):
     """Shows one telling of the story."""
 
     def showing(self, worlds: Sequence[Sandbox], act: PlayedAct, introduction: Text) -> AbstractContextManager[object]:
-        """While the act runs on these clusters."""
+        """The act on these clusters is shown while it runs."""
 
     def tell(self, entry: StoryEntry) -> None: ...
 

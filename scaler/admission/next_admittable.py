@@ -34,7 +34,7 @@ class QuotaTree:
     version: int
     simulation: Simulation
     _anyway: Forecast | None = None
-    """If no Workload returns quota."""
+    """The forecast if no Workload returns quota."""
     _found: dict[str, str] = field(default_factory=dict)
 
     def is_known(self, key: str) -> bool:

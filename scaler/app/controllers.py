@@ -297,7 +297,7 @@ class Leadership:
             recording.cancel()
 
     async def _run_controllers(self) -> None:
-        """While this replica leads."""
+        """The controllers run while this replica leads."""
         async with asyncio.TaskGroup() as tasks:
             for each in (self.controllers, self.dispatcher):
                 if each is not None:

@@ -364,8 +364,8 @@ def asked_for(decision: Decision, now: datetime) -> bool:
 def _idle_since(
     target: TargetState, verdict: WorkloadVerdict | None, *, policy: Policy, now: datetime, quiet: Quiet | None
 ) -> tuple[datetime, bool] | None:
-    """Since when enough GPUs are quiet, and whether that is a bound: the end of their last work, or the activity that
-    its own controller has seen last, and not before the warm-up ended.
+    """The time since which enough GPUs are quiet, and whether that is a bound: the end of their last work, or the
+    activity that its own controller has seen last, and not before the warm-up ended.
 
     None while too few of them are, and while one is unknown.
     """

@@ -121,7 +121,7 @@ class History:
         self._columns[signal.name].forget_refused()
 
     def board_row(self, signal: Signal, series: GpuSeries) -> int:
-        """Where samples of the whole board are kept: power in its own row, energy in that of its exporter's counter."""
+        """The row of samples of the whole board: power in its own, energy in that of its exporter's counter."""
         return self.boards.row(series.gpu.device, series.exporter if signal is ENERGY else "")
 
     def extend_boards(self, signal: Signal, rows: Rows, at_s: Floats, values: Floats) -> None:

@@ -119,7 +119,7 @@ RemoteVerdicts = Callable[[target_state.ObservedWorkload], RemoteAnswer | Unknow
 
 
 def no_remote_verdict(workload: target_state.ObservedWorkload) -> Unknown:
-    """Nothing is known of other clusters."""
+    """The answer where other clusters are not known."""
     message = f"it runs on cluster {workload.cluster}, of which nothing is known here"
     return Unknown(reason=UnknownReason.REMOTE_VERDICT_MISSING, message=message)
 

@@ -112,7 +112,7 @@ def _recorded(
 
 
 def _notes_of_past(past: PastJobs, recording: Recording) -> Iterator[str]:
-    """Where the jobs are from."""
+    """The notes on where the jobs are from."""
     if not past.jobs:
         yield (
             "kube-state-metrics names no Workload of Kueue that ran with GPUs (deploy/examples/kube-state-metrics lets "
@@ -177,7 +177,7 @@ def times_of(settings: Settings) -> GangTimes:
 
 
 def _fitting(jobs: Sequence[SimulatedJob], quota: Mapping[str, int]) -> tuple[list[SimulatedJob], int]:
-    """Those that fit into the quota when nothing else does, and how many do not."""
+    """The jobs that fit into the quota when nothing else does, and how many do not."""
     strangers = sorted({job.queue for job in jobs} - set(quota))
     if strangers:
         raise ConfigurationError(f"--gpus says nothing of ClusterQueue {strangers[0]}; write {strangers[0]}=GPUS, too")

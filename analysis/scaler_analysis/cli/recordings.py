@@ -1,4 +1,4 @@
-"""Where the samples of a simulation come from: a trace file, or the Prometheus that the settings name."""
+"""What do the samples of a simulation come from? A trace file, or the Prometheus that the settings name."""
 
 import asyncio
 import hashlib

@@ -287,7 +287,7 @@ def _line(case: Json, currency: str | None, style: str = "") -> list[str | Text]
 
 
 def _returns(case: Json, within: str) -> str:
-    """Where nothing was suspended there is nothing to come back from."""
+    """The returns with their share; none where nothing was suspended that could come back."""
     suspensions = case["suspensions"]
     return f"{case[within]:,} ({case[within] / suspensions:.0%})" if suspensions else "–"
 

@@ -161,7 +161,7 @@ class PageReports:
         return made
 
     async def _read(self, source: PrometheusSource, whole: Period) -> Sequence[PeriodFacts] | None:
-        """None where Prometheus does not answer."""
+        """The facts of the periods; None where Prometheus does not answer."""
         self._reader = self._reader or ReportReader(source, OwnMetrics(matchers=self.matchers), at_once=1)
 
         def read(done: int, of: int) -> None:
@@ -178,7 +178,7 @@ class PageReports:
     async def _chart(
         self, source: PrometheusSource, whole: Period, namespaces: frozenset[str] | None
     ) -> Sequence[FleetSample] | None:
-        """None where Prometheus does not answer."""
+        """The samples of the chart; None where Prometheus does not answer."""
         try:
             async with asyncio.timeout(self.patience_s):
                 return await read_fleet(

@@ -1,4 +1,4 @@
-"""Into which periods is a range of time cut, and what of it is known? Pure.
+"""Which periods is a range of time cut into, and what of it is known? Pure.
 
 Periods are hours, quarters of a day, or days in UTC, whatever the range begins with: the same day is asked about in the
 same words whoever asks, and a day that is over is asked about once. Prometheus is never asked for more than a day.

@@ -102,7 +102,7 @@ class UsageReport:
     whole: Period
     by: GroupBy
     rows: Sequence[ReportRow]
-    """Those with the most idle GPU-hours first."""
+    """The rows, those with the most idle GPU-hours first."""
     total: ReportRow
     """The sum of everything, whatever the rows are by."""
     transfers: Sequence[GpuTransfer]

@@ -102,7 +102,7 @@ def waiting_times(sums: FactSums) -> dict[str, WaitingTime]:
 
 
 def together(waiting: Iterable[WaitingTime]) -> WaitingTime | None:
-    """None where no Workload was admitted."""
+    """The sum of these; None where no Workload was admitted."""
     below, count, seconds = defaultdict[float, float](float), 0.0, 0.0
     for each in waiting:
         count, seconds = count + each.count, seconds + each.seconds

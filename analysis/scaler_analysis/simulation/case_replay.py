@@ -59,7 +59,7 @@ class _Running:
     """When it is looked at next."""
     warned_at: datetime | None = None
     quiet: Quiet | None = None
-    """Since when it is quiet, as its last decision knew."""
+    """The quiet that its last decision knew."""
     unknown_since_s: float = inf
     unknown_reason: str = ""
     shown: object = None

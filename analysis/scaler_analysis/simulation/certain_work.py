@@ -1,4 +1,4 @@
-"""Until when is a workload busy, whatever its samples to come show? What nobody has to judge before then. Pure."""
+"""How long is a workload busy, whatever its samples to come show? What nobody has to judge before then. Pure."""
 
 from collections.abc import Sequence
 from math import inf

@@ -48,7 +48,7 @@ class Totals:
     returns_within_an_hour: int = 0
     freed_gpu_hours: float = 0.0
     freed_cost: float | None = None
-    """None where no model has a price."""
+    """The cost; None where no model has a price."""
     interrupted_gpu_hours: float = 0.0
     unknown_gpu_hours: dict[str, float] = field(default_factory=dict)
     """Hours without an answer, by reason."""
@@ -96,7 +96,7 @@ class Totals:
 
 
 def _cost(suspension: SimulatedSuspension, prices: Prices) -> float | None:
-    """None where the price of none of its pods' GPUs is known."""
+    """The cost of the GPUs that it freed; None where the price of none of its pods' GPUs is known."""
     found = [
         prices.cost(pod.model, pod.gpu_seconds(suspension.at_s, suspension.until_s)) for pod in suspension.workload.pods
     ]

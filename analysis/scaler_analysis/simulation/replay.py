@@ -43,7 +43,7 @@ class PolicyCase:
 
     name: str
     policy_of: Callable[[RecordedWorkload], Policy | None]
-    """None where the workload is not concerned."""
+    """The policy of the case; None where the workload is not concerned."""
 
 
 _Case = CaseReplay | RuleReplay

@@ -45,7 +45,7 @@ class SuspendedWorkloads:
         marks[list(self._workloads[position].series)] = is_suspended
 
     def returned(self, fed: Sequence[FedSamples]) -> Iterator[tuple[int, float]]:
-        """Those that these samples show at work again, and when; they are not suspended any more."""
+        """The workloads that these samples show at work again, and when; they are not suspended any more."""
         if not self._since:
             return
         for floor, marks in self._is_suspended.items():

@@ -78,7 +78,7 @@ class _Course:
         self._counts: list[GpuCount] = []
         self._suspensions: list[SessionSuspension] = []
         self._idle: dict[str, JobProgress] = {}
-        """Those that are idle by their verdict."""
+        """The jobs that are idle by their verdict."""
         self._looks: set[datetime] = set()
         self._plans = PressurePlans(queues=self._queues, times=times)
 

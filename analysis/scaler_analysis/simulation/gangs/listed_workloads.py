@@ -54,7 +54,7 @@ def _job(workload: Workload, gpus: GpuResources, latest: datetime) -> SimulatedJ
 
 
 def _since(workload: Workload, kind: str) -> datetime | None:
-    """Since when that condition is True; None where it is not."""
+    """The time since which that condition is True; None where it is not."""
     found = condition(workload.status.conditions, kind)
     return found.last_transition_time if found is not None and is_true(workload.status.conditions, kind) else None
 

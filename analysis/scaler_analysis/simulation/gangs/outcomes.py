@@ -11,7 +11,7 @@ from scaler_analysis.simulation.gangs.simulated_job import SimulatedJob
 
 class GangPolicy(StrEnum):
     NONE = "none"
-    """Nothing is suspended."""
+    """A policy that suspends nothing."""
     ALWAYS = "always"
     """Idle workloads are suspended as with `reclaim: Always`."""
     ON_PRESSURE = "on-pressure"

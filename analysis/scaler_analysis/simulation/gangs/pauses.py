@@ -88,7 +88,7 @@ class RecordedPauses:
         self._work = np.array([each.start_s for each in workloads])
         """The newest work of each workload."""
         self._since = np.array([each.first_s for each in self._series])
-        """Since when each series is known; its newest sample."""
+        """The time since which each series is known; its newest sample."""
         self._newest = self._since.copy()
         for at_s, step in recording.steps():
             for samples in step.values():

@@ -33,7 +33,7 @@ class GangTimes:
 
     idle_after: timedelta = timedelta(hours=1)
     idle_after_under_pressure: timedelta | None = None
-    """Before a plan may suspend it; None: as long as `idle_after`."""
+    """The time before a plan may suspend it; None: as long as `idle_after`."""
     warm_up: timedelta = timedelta(minutes=10)
     polling_interval: timedelta = timedelta(seconds=30)
     cooldown_period: timedelta = timedelta(minutes=5)
@@ -145,7 +145,7 @@ class PressurePlans:
             yield gang, PlanRequest(gang=gang, planning_tree=tree, candidates=candidates, limits=self.times.limits)
 
     def _could_fit(self, gpus: int) -> list[QuotaWorkload]:
-        """Those that wait, in order, and need no more. Of any other the planner says the same, a millisecond later."""
+        """The Workloads that wait, in order, and need no more. Of any other the planner would say No, but later."""
         return [each for each in self.queues.waiting if gpus_of(each) <= gpus and each.name not in self._not_before]
 
     def _candidate(self, progress: JobProgress, now: datetime) -> Candidate:

@@ -37,7 +37,7 @@ class JobProgress:
     """When it was last admitted."""
     span_ends: datetime = field(init=False)
     idle_since: datetime = field(init=False)
-    """Since when its pause counts."""
+    """The time since which its pause counts."""
     ended_at: datetime = field(init=False)
     suspension: int = -1
     """The number of its last one."""

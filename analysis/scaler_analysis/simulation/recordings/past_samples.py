@@ -270,7 +270,7 @@ Exporter = tuple[str, str]
 
 
 def _exporters(parts: Sequence[PastPart], identify: Callable[[Labels], GpuSeries | None]) -> set[Exporter]:
-    """Those whose series name another pod than the exporter's own by the rules, as `exported_pod` does."""
+    """The exporters whose series name another pod than their own by the rules, as `exported_pod` does."""
     series = ((labels, identify(labels)) for part in parts for labels in _read_series(part)[0].labels)
     return {_exporter(labels) for labels, found in series if found is not None and not _is_own(labels, found)}
 
@@ -278,7 +278,7 @@ def _exporters(parts: Sequence[PastPart], identify: Callable[[Labels], GpuSeries
 def _holder(
     labels: Labels, identify: Callable[[Labels], GpuSeries | None], exporters: Collection[Exporter]
 ) -> GpuSeries | None:
-    """None where no pod holds the GPU: such series of an exporter have no other pod than the exporter's own."""
+    """The holder of the GPU; None where no pod is: such series of an exporter have no other pod than its own."""
     found = identify(labels)
     return None if found is not None and _is_own(labels, found) and _exporter(labels) in exporters else found
 

@@ -36,7 +36,7 @@ RUN_SAMPLES = 2_000_000
 """The samples of one file: 32 MB."""
 _STEP_SAMPLES = 500_000
 _BLOCK = 1024
-"""So many samples are read, at least, to find an instant."""
+"""The least number of samples that are read to find an instant."""
 
 
 class RecordedSamples(NamedTuple):
@@ -48,7 +48,7 @@ class RecordedSamples(NamedTuple):
     ratios: NDArray[np.float32]
 
     def split(self, at_s: float) -> "tuple[RecordedSamples, RecordedSamples]":
-        """Those up to that instant, which is included, and those after it."""
+        """The samples up to that instant, which is included, and those after it."""
         end = int(self.at_s.searchsorted(at_s, "right"))
         return (
             RecordedSamples(self.series[:end], self.at_s[:end], self.ratios[:end]),

@@ -1,4 +1,4 @@
-"""Whose samples were missing for long, while others were recorded? Pure.
+"""Which series' samples were missing for long, while others were recorded? Pure.
 
 A silence is longer than `longest_s` seconds. Time is cut into spans of that length: within one of them there is no
 silence, so the first and the last sample of a series in each tell all of its silences exactly, and a month of samples

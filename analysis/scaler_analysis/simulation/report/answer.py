@@ -66,7 +66,7 @@ def _parts(found: Mapping[str, Totals]) -> list[Json]:
 
 
 def _workloads(outcome: CaseOutcome, workloads: Sequence[RecordedWorkload]) -> list[Json]:
-    """Those that were suspended or unknown, most freed first."""
+    """The workloads that were suspended or unknown, most freed first."""
     found = sorted(outcome.by_workload.items(), key=lambda each: (-each[1].freed_gpu_hours, each[0]))
     rows = []
     for position, part in found:

@@ -1,4 +1,4 @@
-"""Where the points, labels and ticks of the report's curve are. Pure. All in the units of a drawing of WIDTH × HEIGHT.
+"""What are the places of the points, labels and ticks of the report's curve? Pure; in units of WIDTH × HEIGHT.
 
 A label is placed beside its point where it hides neither another label nor a point; where there is no such place it is
 left out: the table below has all of them.
@@ -31,7 +31,7 @@ class PlotPoint:
     x: float = 0.0
     y: float = 0.0
     label_x: float | None = None
-    """Where its label begins; None where there is no room for one."""
+    """The begin of its label; None where there is no room for one."""
     label_y: float = 0.0
 
 
@@ -41,13 +41,13 @@ class RegretPlot:
     lines: Sequence[tuple[str, bool]] = field(default_factory=list)
     """The line of each floor through its windows: the points of a polyline, and whether it is today's floor."""
     x_ticks: Sequence[tuple[float, str]] = ()
-    """Where each tick is, and its label."""
+    """The place of each tick, and its label."""
     y_ticks: Sequence[tuple[float, str]] = ()
     accepted_x: float | None = None
 
 
 def plot_of(answer: Mapping[str, Any]) -> RegretPlot | None:
-    """None where there is no curve."""
+    """The plot; None where there is no curve."""
     curve = [each for each in answer.get("curve", ()) if each["suspensions"]]
     if not curve:
         return None
