@@ -38,7 +38,14 @@ def test_rules_are_well_formed() -> None:
     assert ran.returncode == 0, ran.stderr + ran.stdout
 
 
-LONG = {"GPUPodIdle", "GPUsIdleInNamespace", "IdleCostOverBudget", "IdleGPUsWhileGangsWait", "NoLeader"}
+LONG = {
+    "GPUPodIdle",
+    "GPUsIdleInNamespace",
+    "IdleCostOverBudget",
+    "IdleGPUsWhileGangsWait",
+    "NoLeader",
+    "SuspensionsRegretted",
+}
 """Alerts whose tests take seconds, since they evaluate all rules for hours or in many tests."""
 
 
