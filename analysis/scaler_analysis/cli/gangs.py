@@ -1,6 +1,5 @@
 """`idle-gpu-scaler simulate --compare`: what would each policy have given the Workloads of a trace?"""
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from scaler.app.cli.layout import count, in_hours, show, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, print_json, show, table_or_list, terminal
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
 from scaler.errors import ConfigurationError
@@ -73,7 +72,7 @@ def run_gangs(flags: SimulateFlags) -> int:
             reports.append(report_of(run, price_per_gpu_hour=flags.price))
     facts = {**facts_of(mix.jobs, quota, left_out=mix.left_out), **mix.facts}
     if flags.as_json:
-        print(json.dumps({**facts, "policies": reports}, indent=2))  # noqa: T201 (the program's output)
+        print_json({**facts, "policies": reports})
     else:
         show(lambda width: render(facts, reports, width, currency=settings.metrics.currency))
     return 0

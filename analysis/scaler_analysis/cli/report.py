@@ -4,7 +4,6 @@ It asks Prometheus itself: neither a running scaler nor a cluster is needed.
 """
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from scaler.app.cli.client import check_outputs, parse_time, write_output
-from scaler.app.cli.layout import show, terminal
+from scaler.app.cli.layout import print_json, show, terminal
 from scaler.app.metrics_source import prometheus_config
 from scaler.app.settings.load import load
 from scaler.app.settings.model import PrometheusSettings
@@ -94,7 +93,7 @@ async def _read(
 
 def _print(report: UsageReport, matchers: Mapping[str, str], flags: ReportFlags) -> None:
     if flags.as_json:
-        print(json.dumps(as_json(report, matchers), indent=2))  # noqa: T201 (the program's output)
+        print_json(as_json(report, matchers))
     elif flags.as_csv:
         print(as_csv(report), end="")  # noqa: T201
     else:

@@ -1,6 +1,5 @@
 """`idle-gpu-scaler simulate`: what policies would have done with the samples of a trace."""
 
-import json
 import os
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.text import Text
 
 from scaler.app.cli.client import check_outputs, write_output
-from scaler.app.cli.layout import count, in_hours, show, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, print_json, show, table_or_list, terminal
 from scaler.app.cli.policy import policies_in
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
@@ -52,7 +51,10 @@ def run_simulate(flags: SimulateFlags) -> int:
             answer = study(recording, config, progress=progress)
     answer["notes"] = notes
     answer["trace"]["intervalIsMeasured"] = _is_measured(settings)
-    _show(answer, as_json=flags.as_json)
+    if flags.as_json:
+        print_json(answer)
+    else:
+        show(lambda width: render(answer, width))
     _write(answer, flags)  # last: a file that cannot be written takes nothing away
     return 0
 
@@ -241,13 +243,6 @@ def _write(answer: Json, flags: SimulateFlags) -> None:
     if flags.csv is not None:
         write_csv(answer, table := StringIO(newline=""))
         write_output(flags.csv, table.getvalue())
-
-
-def _show(answer: Json, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
-        return
-    show(lambda width: render(answer, width))
 
 
 _HEADINGS = ("", "GPU-HOURS FREED", "SHARE", "SUSPENSIONS", "BACK IN 15m", "BACK IN 1h", "INTERRUPTED", "UNKNOWN")

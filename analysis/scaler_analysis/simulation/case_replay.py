@@ -8,6 +8,7 @@ answer cannot be another one, and is looked at when that has come:
 | 1, warming up, or not long enough     | when its warm-up and its window have passed                                 |
 | 1, kept, excluded or outside hours    | when that ends                                                              |
 | 1, busy on all signals                | when the work of one of them has left the window                            |
+| unknown, as no GPU reports            | when a sample comes                                                         |
 | 0                                     | when work is seen, or at a time of `wakeAt`                                 |
 | any other                             | at the next tick                                                            |
 
@@ -24,6 +25,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import heappop, heappush
 from math import inf
+
+import numpy as np
 
 from scaler.decision.decision import Decision, Quiet, valid_warning
 from scaler.decision.gates import decide
@@ -64,6 +67,8 @@ class _Running:
     unknown_reason: str = ""
     shown: object = None
     """What its GPUs showed when it was decided last."""
+    is_silent: bool = False
+    """Whether none of its GPUs reports."""
     holds_until: datetime | None = None
     """The next instant at which that decision may be another one though they show the same; None where there is none.
     """
@@ -98,6 +103,8 @@ class CaseReplay:
         self._feed, self._outcome, self._trust, self._tick_s = feed, outcome, trust, tick_s
         self._certain_work = CertainWork(feed, trust)
         self._suspended = SuspendedWorkloads(workloads, len(feed.firsts), outcome)
+        self._is_silent = np.zeros(len(feed.firsts), np.bool_)
+        """Whether each series is of a workload that is looked at when a sample comes."""
         self._due: list[tuple[float, int]] = []
         self._running: dict[int, _Running] = {}
         for position, (workload, policy) in enumerate(zip(workloads, policies, strict=True)):
@@ -108,6 +115,9 @@ class CaseReplay:
 
     @property
     def next_due_s(self) -> float:
+        """When something is looked at; before any time where that may be at the next sample."""
+        if self._is_silent.any():
+            return 0.0
         return self._due[0][0] if self._due else inf
 
     @property
@@ -119,6 +129,10 @@ class CaseReplay:
     def take(self, fed: Sequence[FedSamples]) -> None:
         for position, at_s in self._suspended.returned(fed):
             self._come_back(self._running[position], at_s)
+        for each in fed if self._is_silent.any() else ():
+            hits = self._is_silent[each.series]
+            for series, at_s in zip(each.series[hits].tolist(), each.at_s[hits].tolist(), strict=True):
+                self._look_at(self._running[self._suspended.workload_of(series)], at_s, at_s)
 
     def tick(self, now_s: float) -> None:
         looked_at = [(running, pods) for running in self._take_due(now_s) if (pods := self._judgeable(running, now_s))]
@@ -163,6 +177,7 @@ class CaseReplay:
             running = self._running[position]
             if due_s == running.due_s:
                 running.due_s = inf
+                self._be_silent(running, is_silent=False)
                 yield running
 
     def _judgeable(self, running: _Running, now_s: float) -> list[RecordedPod]:
@@ -189,7 +204,9 @@ class CaseReplay:
         match decision.answer:
             case Unknown(reason=reason):
                 self._is_unknown(running, now_s, str(reason))
-                self._look_at(running, now_s + self._tick_s, now_s)
+                is_silent = not any(each.windows for each in verdict.gpus)
+                self._be_silent(running, is_silent=is_silent)
+                self._look_at(running, inf if is_silent else now_s + self._tick_s, now_s)
             case answer if row_of(answer.reason).frees:
                 self._is_known(running, now_s)
                 self._suspend(running, pods, now_s)
@@ -217,6 +234,11 @@ class CaseReplay:
         if policy.warning is not None and decision.warning_at is not None and decision.warning_at <= now:
             running.warned_at, running.shown = valid_warning(decision, running.warned_at) or now, None
         return decision
+
+    def _be_silent(self, running: _Running, *, is_silent: bool) -> None:
+        if running.is_silent is not is_silent:
+            running.is_silent = is_silent
+            self._is_silent[list(running.workload.series)] = is_silent
 
     def _suspend(self, running: _Running, pods: Sequence[RecordedPod], now_s: float) -> None:
         self._suspended.suspend(

@@ -1,7 +1,6 @@
 """Who answers a verb: a running scaler over HTTP, or this process; and how the answer is printed."""
 
 import asyncio
-import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ import aiohttp
 from rich.console import RenderableType
 
 from scaler.app.cli.forward import forwarded
-from scaler.app.cli.layout import show
+from scaler.app.cli.layout import print_json, show
 from scaler.app.settings.load import load
 from scaler.errors import ConfigurationError, ScalerError
 from scaler.reporting import logs
@@ -124,9 +123,9 @@ class ScalerClient:
 
     def show(self, answer: Json, render: Render) -> None:
         if self.as_json:
-            print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
-            return
-        show(lambda width: render(answer, width))
+            print_json(answer)
+        else:
+            show(lambda width: render(answer, width))
 
 
 def _why(error: Exception) -> str:

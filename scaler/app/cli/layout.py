@@ -4,10 +4,11 @@ What other clients have written is shown as text, whatever it is: a trigger's me
 hold any character, and a terminal obeys some of them: `a\x1b[2Kb` is shown as `a␛[2Kb`.
 """
 
+import json
 import os
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -133,6 +134,10 @@ def show(render: Callable[[int], RenderableType]) -> None:
     """Print what is rendered for a width."""
     console = terminal()
     print(_text(console, render(console.width)))  # noqa: T201 (the program's output)
+
+
+def print_json(answer: Mapping[str, Any]) -> None:
+    print(json.dumps(answer, indent=2))  # noqa: T201 (the program's output)
 
 
 def plain_text(renderable: RenderableType, width: int) -> str:

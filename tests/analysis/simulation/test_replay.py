@@ -215,6 +215,18 @@ def test_such_a_percentage_is_noticed_while_another_gpu_is_in_doubt(tmp_path):
 # ---- against deciding at every tick
 
 
+def test_what_does_not_report_for_hours_is_looked_at_again_at_its_first_sample(tmp_path):
+    """It works, is silent, and then quiet: unknown until the hole has left the window."""
+    gone = Sampled(pod="p", samples=[*spans((30, 0.5)), *spans((60, 0.0), start=10_000.0)])
+    recording = recorded(tmp_path, [gone, Sampled(pod="q", samples=spans((240, 0.5)))])
+    policy = Policy(idle_after=timedelta(minutes=10), warm_up=timedelta(0))
+    case, seen = outcome(recording, policy)
+    expected = decided_at_every_tick(recording, policy)
+    assert [(str(each.workload), each.at_s, each.until_s, each.has_returned) for each in seen] == expected.suspensions
+    assert {"NoSamples", "SampleGap"} < {*expected.unknown}
+    assert case.of(0).unknown_gpu_hours == pytest.approx(expected.unknown)
+
+
 @pytest.mark.parametrize(
     ("series", "reason"),
     [
