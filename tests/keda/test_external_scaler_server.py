@@ -90,12 +90,15 @@ async def test_during_a_drain_readiness_is_lost_and_does_not_come_back() -> None
         stub = health_pb2_grpc.HealthStub(served.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service="readiness"))
         assert (await watch.read()).status == SERVING
-        draining = asyncio.ensure_future(served.server.drain(timedelta(seconds=0.3)))
+        draining = asyncio.ensure_future(served.server.drain(timedelta(minutes=5)))
         assert (await watch.read()).status == NOT_SERVING
         await served.server.set_ready(True)
-        done, _ = await asyncio.wait({asyncio.ensure_future(watch.read())}, timeout=0.1)
+        reading = asyncio.ensure_future(watch.read())
+        done, _ = await asyncio.wait({reading}, timeout=0.1)
         assert not done
+        watch.cancel()
         await draining
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 async def test_a_drain_is_over_after_its_grace_even_when_a_client_does_not_leave() -> None:

@@ -366,10 +366,10 @@ async def test_slow_reads_do_not_hold_up_a_tick_for_long(cluster: SmallCluster, 
     scaled_objects = [scaled_object(name, kind=DEPLOYMENT_KIND) for name in names]
     hasty = ScaleSubresources(reader.transport, max_age=timedelta(minutes=3), patience=timedelta(seconds=0.3))
     await hasty.refresh(scaled_objects[:1])
-    cluster.api.faults.latency_seconds = 3.0
+    cluster.api.faults.latency_seconds = 60.0
     started = time.monotonic()
     await hasty.refresh(scaled_objects)
-    assert time.monotonic() - started < 2.5
+    assert time.monotonic() - started < 30
     found = [hasty.of(NAMESPACE, each.spec.scale_target_ref) for each in scaled_objects]
     assert Counter(map(why, found)) == {None: 1, UnknownReason.STALE_CLUSTER_VIEW: 63}
     cluster.api.faults.latency_seconds = 0
