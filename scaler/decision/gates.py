@@ -144,7 +144,7 @@ _AWAITS_ROOM = {
 
 
 @gate(
-    "is at 1, and for `warmUp` + `idleAfter` none of its pods holds GPUs that are known",
+    "is at 1, and for `warmUp` + `idleAfter` none of its pods is known to hold GPUs",
     UnknownReason.NO_GPU_PODS,
     kind=Unknown,
 )
@@ -215,7 +215,7 @@ def _set_back(case: Case) -> str:
     return f"{set_back.words}: it is left alone until {until:%Y-%m-%dT%H:%M:%SZ}" if set_back and until else ""
 
 
-@gate("runs, and its containers have not said since when", _R.STARTING)
+@gate("runs, and the start time of its containers is not known", _R.STARTING)
 def _unheard(case: Case) -> str:
     is_heard = case.target.running_since is not None and case.verdict is not None
     return "" if is_heard else "its containers have not reported when they started running"
@@ -236,7 +236,7 @@ def _busy(case: Case) -> str:
     return f"work seen within the last {format_duration(case.policy.window)}" if is_busy else ""
 
 
-@gate("is not idle for `idleAfter` yet, warm-up not counted", _R.IDLE_NOT_LONG_ENOUGH)
+@gate("is not idle for `idleAfter` yet; `warmUp` does not count", _R.IDLE_NOT_LONG_ENOUGH)
 def _too_short(case: Case) -> str:
     policy = case.policy
     if case.ran >= policy.warm_up + policy.window:
@@ -268,7 +268,7 @@ def _only_observed(case: Case) -> str:
     return f"{_quiet(case)}; mode observe only reports it{why}" if is_observed else ""
 
 
-@gate("is idle, with a `reclaim` that is for Workloads of Kueue, and is none", _R.IDLE_NOT_NEEDED)
+@gate("is idle, with a `reclaim` that is only for Workloads of Kueue, and is not one", _R.IDLE_NOT_NEEDED)
 def _not_plannable(case: Case) -> str:
     if case.policy.reclaim is Reclaim.ALWAYS or case.target.is_plannable:
         return ""
@@ -291,7 +291,7 @@ def _held_by_hook(case: Case) -> str:
     return _quiet_and_hook(case) if is_held else ""
 
 
-@gate("is idle, with a `warning` in its policy that has not stood so long", _R.WARNED)
+@gate("is idle, and its `warning` has not ended yet", _R.WARNED)
 def _warned(case: Case) -> str:
     waits = _waits_for_warning(case, case.policy.warning) if case.policy.warning is not None else ""
     return waits and f"{_quiet(case)}; {waits}"
