@@ -1,1 +1,1 @@
-"""What is scaled, and in what state is it? Scale targets, their Workloads, pods, owners, and what annotations ask for."""
+"""What is scaled, and what is its state? Scale targets, their Workloads, pods, owners, and requests by annotation."""
