@@ -16,8 +16,9 @@ from scaler.idleness.durations import format_duration
 from scaler.idleness.policy import Policy, Trust
 from scaler.kube.objects.gpu_pods import GpuResources
 from scaler_analysis.cli.main import SimulateFlags
+from scaler_analysis.cli.progress import progress_bar
 from scaler_analysis.cli.recordings import past_workloads
-from scaler_analysis.cli.simulate import progress_bar, recording_of, signals_of, trust_of
+from scaler_analysis.cli.simulate import recording_of, signals_of, trust_of
 from scaler_analysis.simulation.gangs.course import simulate_gangs
 from scaler_analysis.simulation.gangs.idle_mix import IdleMix, with_sessions
 from scaler_analysis.simulation.gangs.outcomes import GangPolicy

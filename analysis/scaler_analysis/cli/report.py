@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.progress import Progress
-
 from scaler.app.cli.client import check_outputs, parse_time, write_output
 from scaler.app.cli.layout import print_json, show, terminal
 from scaler.app.metrics_source import prometheus_config
@@ -22,6 +20,7 @@ from scaler.reporting.page.fleet_chart import FleetSample
 from scaler.reporting.page.fleet_history import read_fleet
 from scaler.samples.prometheus import PrometheusSource
 from scaler_analysis.cli.main import ReportFlags
+from scaler_analysis.cli.progress import progress_bar
 from scaler_analysis.cli.report_message import message_of, sender_to
 from scaler_analysis.cli.report_text import render
 from scaler_analysis.document import document
@@ -75,12 +74,9 @@ async def _read(
     source, own = PrometheusSource(prometheus_config(settings, url)), OwnMetrics(matchers=settings.matchers)
     samples: Sequence[FleetSample] = ()
     try:
-        console = terminal(is_error=True)
-        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            task = progress.add_task("Reading Prometheus", total=None)
-            facts = await ReportReader(source, own, at_once=4).read(
-                whole, now=now, read=lambda done, of: progress.update(task, completed=done, total=of)
-            )
+        with progress_bar(f"read {url}") as progress:
+            reader = ReportReader(source, own, at_once=4)
+            facts = await reader.read(whole, now=now, read=lambda done, of: progress(done / of))
         if with_chart:
             samples = await read_fleet(source, own.matchers, end=whole.end, span=whole.length, step=chart_step(whole))
     finally:

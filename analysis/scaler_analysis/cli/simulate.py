@@ -1,9 +1,8 @@
 """`idle-gpu-scaler simulate`: what policies would have done with the samples of a trace."""
 
 import os
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -12,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from scaler.app.cli.client import check_outputs, write_output
-from scaler.app.cli.layout import count, in_hours, print_json, show, table_or_list, terminal
+from scaler.app.cli.layout import count, in_hours, print_json, show, table_or_list
 from scaler.app.cli.policy import policies_in
 from scaler.app.settings.load import load
 from scaler.app.settings.model import Settings
@@ -28,6 +26,7 @@ from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import Overrides, Trust
 from scaler.reporting.usage.prices import Prices
 from scaler_analysis.cli.main import SimulateFlags
+from scaler_analysis.cli.progress import progress_bar
 from scaler_analysis.cli.recordings import record_past
 from scaler_analysis.simulation.cases import PolicyBounds, file_case, policy_of_settings
 from scaler_analysis.simulation.recordings.recording import Recording
@@ -225,15 +224,6 @@ def _policies(file: Path) -> list[AttachmentPolicy]:
 
 
 # ---- what is printed
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, where somebody looks."""
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=terminal(is_error=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task(what, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def _write(answer: Json, flags: SimulateFlags) -> None:
