@@ -40,7 +40,7 @@ import msgspec
 from aiohttp import web
 
 from scaler.app.kept_objects import kept_pods, kept_workload
-from scaler.app.process import tune_process  # and with it all that a process of ours has in memory in any case
+from scaler.app.process import tune_process  # imports all that a process of ours has in memory in any case
 from scaler.decision.decision import Inactive
 from scaler.decision.decision_cache import DecisionCache
 from scaler.decision.evaluation import EvaluationConfig, Evaluator
@@ -235,7 +235,7 @@ class InProcessSource:
 
 async def serve(fleet: Fleet) -> None:
     """Answer range selectors on a port that is printed first, until standard input ends."""
-    os.nice(19)  # what is measured goes first, and so does its load
+    os.nice(19)  # the process that is measured goes first
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     served = {signal.metrics[0]: signal for signal in READ}

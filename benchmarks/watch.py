@@ -479,7 +479,7 @@ class Program:
         """What a tick derives of each object and keeps."""
         for each in self.cluster.workloads.items():
             self.cluster.pods_of_workload(each)
-            self.cluster._observe(each)  # as for the ScalableWorkload that a Workload would have
+            self.cluster._observe(each)  # as if each Workload had a ScalableWorkload
         for _ in self.cluster.gpu_pods():
             pass
 

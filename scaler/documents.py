@@ -140,7 +140,7 @@ def _check(text: str, where: str) -> None:
         anchor, before = getattr(event, "anchor", None), count
         match event:
             case yaml.AliasEvent():
-                # One within its own anchor is as much as there may be.
+                # An alias within its own anchor never ends: it counts as the most that there may be.
                 count += values.get(anchor or "", 1 if anchor not in dict(around) else _MOST_VALUES)
             case yaml.ScalarEvent():
                 count += 1

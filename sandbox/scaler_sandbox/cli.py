@@ -30,7 +30,7 @@ def demo(
     warned, and keeps a notebook for a while. Last, a gang goes to the one of two clusters where GPUs are idle, and only
     there are notebooks suspended.
     """
-    # No process that is forked uses gRPC, and gRPC would write a line at each: Prometheus is started beside it.
+    # gRPC writes a line at each fork, such as the one that starts Prometheus; no forked process uses it.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from scaler_sandbox.demo import run_demo
 

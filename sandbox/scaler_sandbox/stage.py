@@ -146,7 +146,7 @@ def settings(kubeconfig: Path, more: Mapping[str, Any]) -> Settings:
         "kubernetes.lease": {"namespace": NAMESPACE, "duration": "30s", "renewDeadline": "20s", "retryPeriod": "500ms"},
         "evaluation": {"interval": f"{interval:g}s", "overlap": "3s"},
         "trust": {"collectionInterval": f"{interval:g}s"},
-        # So that dashboards have something to show; nothing in the story is held up by it.
+        # Prices give dashboards something to show; the story does not depend on them.
         "metrics": {"prices": {"NVIDIA-A100*": 2.5}},
         "reclaim.replanBackoff": "3s",
         "grpc.reflection": find_spec("grpc_reflection") is not None,

@@ -132,7 +132,7 @@ class MetricsSink:
         """Each Workload once for a worker, until it waits no more."""
         counter, uids = self.metrics.nominations_not_admitted_total, {each.waiting.uid for each in waiting}
         for name in report.workers:
-            counter.labels(worker=name)  # at 0: `increase` never sees what a series begins with
+            counter.labels(worker=name)  # begins at 0: `increase` does not see the first value of a series
         due = waiting if report.preflight.is_passed else ()
         found = {(each.waiting.uid, each.not_admitted_by) for each in due if each.not_admitted_by}
         for _, worker in found - self._not_admitted:

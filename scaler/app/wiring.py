@@ -184,7 +184,7 @@ class Wiring:
                 nodes=NodeShortage(planning=self.planner, admission=self.admission),
                 checks_with_reuse=lambda: checks_with_reuse(shared.quota.checks.items(), shared.policies),
                 is_due=is_due,
-                # A tick is followed by a rest twice as long, and what it says is valid for three intervals.
+                # A rest twice as long follows each tick, and an offer is valid for three intervals.
                 patience=min(LONGEST_PATIENCE, self._settings.evaluation.interval / 3),
             ),
             verdicts=CopyVerdicts(

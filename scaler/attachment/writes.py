@@ -73,7 +73,7 @@ def updated(
     if not changed and not _is_changed(found, body["spec"]):
         return []
     header = {each: wanted[each] for each in ("labels", "annotations", "ownerReferences")}
-    # Perhaps of a policy that says so no more, or of another actuator.
+    # These may be of a policy that no longer says so, or of another actuator.
     gone = dict.fromkeys({NOTIFY_ANNOTATION, SOURCES_ANNOTATION} & metadata.annotations.keys())
     header["annotations"] = {**gone, **(annotations or {}), **header["annotations"]}
     return [patched(found, {"metadata": header, "spec": _spec_patch(found, body["spec"])})]

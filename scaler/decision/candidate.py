@@ -252,7 +252,7 @@ def _tells(answer: Answer, state: CandidateState) -> bool:
         return state is _S.UNKNOWN or (state is _S.SUSPENDING and answer.reason is UnknownReason.SUSPENDING)
     row = row_of(answer.reason)
     if state is _S.WARNED and answer.reason is DecisionReason.WARNED:
-        return False  # it is from before the warning, and says what that still waits for
+        return False  # the decision is from before the warning, and says what the warning waits for
     return state is row.state or state in row.also or (row.state, state) == (_S.IDLE, _S.WARNED)
 
 

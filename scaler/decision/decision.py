@@ -61,7 +61,7 @@ class Decision:
         due = self.idle_since + self.policy.window
         instants = [due, self.policy.keep_until, left_alone_until(self.target, self.decided_at)]
         if (warning := self.policy.warning) is not None:
-            # Who was not warned yet is so early that it costs no time, where that is possible.
+            # An owner who was not warned yet is warned so early that no time is lost, if it is not too late for that.
             warned_at = _warned_since(self.target, self.idle_since) or max(due - warning, self.decided_at)
             counted_from = _counts_from(self.policy, self.target, warned_at)
             if counted_from is None and warned_at + warning <= self.decided_at:
@@ -125,7 +125,7 @@ class Decision:
         running_since, policy = self.target.running_since, self.policy
         warm_at = running_since + policy.warm_up if running_since is not None else None
         tells_time = row_of(self.answer.reason).tells_time or (isinstance(verdict, Unknown) and verdict is not doubt)
-        if tells_time or warm_at == self.decided_at:  # a moment later it is quiet since then
+        if tells_time or warm_at == self.decided_at:  # a moment after the warm-up it counts as quiet
             return self.decided_at
         instants = (warm_at, self.noticeable_at, self.warning_at, *self._instants())
         return min((each for each in instants if each is not None and each > self.decided_at), default=None)

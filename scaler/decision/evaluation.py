@@ -210,7 +210,7 @@ class Evaluator:
             return
         await self.scales.refresh([each for each in found if self._own_triggers(each)])
         entries = await self._decided(found, evaluation.at)
-        # Samples may be about to be taken in.
+        # A tick may be about to take in samples, so these are decided again.
         inputs.outdated |= entries.keys() & inputs.own.keys()
         self.decision_cache.amend(entries)
         self.published(self.decision_cache.evaluation or evaluation)

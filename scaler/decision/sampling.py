@@ -266,7 +266,7 @@ class Sampler:
             since = reach.since if part.start <= reach.until else part.start
             self._reaches[part.signal.name] = _Reach(since, part.end, newest)
         elif reach.since == part.end:
-            # Where no sample was ever brought, the next read reaches back as far as this one.
+            # If no read has had a sample yet, the next one reaches back as far as this one.
             newest = (newest or part.start) if reach.newest == reach.since else reach.newest
             self._reaches[part.signal.name] = replace(reach, since=part.start, newest=newest)
         return None

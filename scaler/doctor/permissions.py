@@ -72,7 +72,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         on=_on(kinds.POD, kinds.SCALED_OBJECT, kinds.WORKLOAD, kinds.SCALABLE_WORKLOAD),
         on_targets=True,
     ),
-    # Between pods and what a scale target, or a pod of it, may own (`targets/owned_pods.py`).
+    # The owners between pods and a scale target, or a pod of it (`targets/owned_pods.py`).
     RequiredRule(part=RuleUser.SCALER, verbs=("list", "watch"), on=_on(kinds.REPLICA_SET, kinds.JOB)),
     RequiredRule(part=RuleUser.SCALER, verbs=("get",), on_targets=True, subresource_of_targets="scale"),
     RequiredRule(part=RuleUser.RECONCILER, verbs=("get", "patch"), on=_on(kinds.WORKLOAD)),
@@ -82,7 +82,7 @@ REQUIRED_RULES: Sequence[RequiredRule] = (
         verbs=("patch",),
         on=(*_on(kinds.SCALABLE_WORKLOAD, subresource="status"), *_on(kinds.SCALED_OBJECT)),
     ),
-    # Also processes that only answer KEDA: one of them shows what is counted about the cluster.
+    # Processes that only answer KEDA need it, too: one of them shows what is counted about the cluster.
     RequiredRule(part=RuleUser.SCALER, verbs=("get", "create", "update"), on=_on(kinds.LEASE), in_lease_namespace=True),
     RequiredRule(
         part=RuleUser.RECONCILER,

@@ -177,7 +177,7 @@ def identify_device(labels: Mapping[str, str]) -> GpuSeries | None:
         return None
     return GpuSeries(
         gpu=GpuId(device=device, mig_instance=_first(labels, "GPU_I_ID", "gpu_i_id")),
-        # Many GPUs share these.
+        # Many GPUs share a namespace and a model, so each is one object.
         namespace=intern(namespace),
         pod=pod,
         node=node,

@@ -220,6 +220,6 @@ def read_zone(name: str) -> ZoneInfo:
     """The time zone. Raises: ValueError for a name that no time zone database here knows."""
     try:
         return ZoneInfo(name)
-    # A name that is unknown, that leads out of the database, or that is a folder there: each is another error.
+    # An unknown name, one that leads out of the database and one that is a folder there raise different errors.
     except (KeyError, ValueError, OSError):
         raise ValueError(f"time zone {name!r} cannot be read; write an IANA name such as 'Europe/Berlin'") from None

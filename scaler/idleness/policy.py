@@ -308,9 +308,8 @@ def resolve(*layers: tuple[str, Overrides]) -> Policy:
                 del given[name]
         policy = replace(policy, **given, sources={**policy.sources, **dict.fromkeys(given, source)})
     if policy.warning is None and (policy.require_delivery or (policy.has_budget and policy.reclaim is Reclaim.ALWAYS)):
-        policy = replace(
-            policy, warning=timedelta(0)
-        )  # its owner is notified, or its budget has room, before it is suspended
+        # With a warning of no length its owner is notified, or its budget has room, before it is suspended.
+        policy = replace(policy, warning=timedelta(0))
     if problem := wake_problem(policy.wake, policy.reclaim):
         raise MetadataError(
             f"{policy.source_of('wake')} 'wake': {problem}; reclaim is from: {policy.source_of('reclaim')}"

@@ -172,7 +172,7 @@ def signal_codes(windows: WindowColumns, *, above_ratio: float, trust: Trust, en
     age_us = as_microseconds(end.timestamp()) - as_microseconds(windows.last_samples)
     codes = np.full(len(age_us), Code.IDLE, np.uint8)
     codes[windows.covered / np.maximum(windows.slots, 1) < trust.min_coverage_ratio] = Code.LOW_COVERAGE
-    # The gap is the more precise word where both hold.
+    # A gap says more than low coverage, so it counts where both hold.
     codes[windows.longest_gap > trust.max_gap_intervals] = Code.SAMPLE_GAP
     codes[age_us > trust.max_age // _MICROSECOND] = Code.STALE_SAMPLES
     codes[windows.covered == 0] = Code.NO_SAMPLES

@@ -144,7 +144,7 @@ class SampleColumns:
         if rows <= len(self):
             return
         before, count = len(self), max(rows, _FEWEST_ROWS, 17 * len(self) // 16)
-        # Where they can grow, nothing is copied.
+        # Arrays that can grow in place are not copied.
         rings: tuple[NDArray[Any], ...] = self._peaks, self._earliest, self._latest
         for ring in rings:
             ring.resize((count, self._size), refcheck=False)

@@ -259,7 +259,7 @@ class ObjectCache(Generic[T]):
         try:
             obj = decode(self._kind, answer)
         except UNREADABLE:
-            return  # its event tells of it
+            return  # its event reports it
         key, version = obj.metadata.key, version_number(obj.metadata.resource_version)
         old = self._store.get(key)
         known = version_number(old.metadata.resource_version) if old is not None else 0

@@ -96,7 +96,7 @@ class LeaderApi:
         try:
             named = decode(_TypeMeta, answer)
         except UNREADABLE:
-            return answer  # whoever decodes it says so
+            return answer  # whoever decodes it raises
         if (copy := self._copies.get((named.api_version, named.kind))) is not None:
             copy.file(answer)
         return answer

@@ -160,7 +160,7 @@ class NotificationController:
             self._observer.sent(message.target, "failed")
             log.warning("owner not notified yet", target=message.target, error=str(error), again_at=again.isoformat())
             return
-        except Exception:  # of one message, and none of the others'
+        except Exception:  # one message fails; the others are sent
             self._schedule.failed(message.channel, now)
             self._observer.sent(message.target, "failed")
             log.exception("owner not notified yet", target=message.target)

@@ -175,7 +175,7 @@ class NodeReservations:
         """Count these nodes of a released gang as taken."""
         self._now, self._spare = self._now.after(now), self._spare.after(now)
         self._keep_from(later)
-        # A pod that fits on no node, now or soon, takes nothing from another.
+        # A pod that fits on no node, now or soon, takes no room from others.
         pods = pod_counts(request.demands, self._free.index)
         self._add_coming(request.key, Counter({each: n for each, n in pods.items() if any(self._ended.slots(each))}))
 
@@ -258,7 +258,7 @@ class NodeReservations:
         empty = self._free.emptied()
         if fits_in_any_order(pod_counts(request.demands, empty.index), empty):
             return BlockedReason.NOT_GUARANTEED, ()
-        # Waiting would not help it: it can never be sure. Better a risk than a gang that never starts.
+        # Even empty nodes would not make it certain, so waiting does not help: the gang may risk it, or never starts.
         return (None, ()) if may_risk and not coming else (BlockedReason.PODS_COMING, coming)
 
     def _may_ask(self) -> bool:
@@ -411,7 +411,7 @@ class WhatIf:
     def result(self, gone: Set[str]) -> PlacementResult:
         """What its AdmissionCheck would find with these workloads gone."""
         reservations = self._once_gone(gone)
-        # What is under way for it has come to its end here.
+        # Its terminating pods and its requests have come to their end in this forecast.
         found = reservations.place(replace(self.request, awaits_nodes=False, waits_for_pods=False, may_ask=False))
         if reservations.is_spent and isinstance(found, Blocked) and found.why is BlockedReason.PODS_COMING:
             others = tuple(each.key for each in self._before)

@@ -172,7 +172,7 @@ class WorstCasePlacement:
         }
         scarce = {resource: amount for resource, amount in slots.needs.items() if by_resource[resource]}
         by_pods = sum(number * min(slots.largest, _most(other, scarce)) for other, number in others)
-        # A pod that must not share its node takes a slot by being there, however much is free.
+        # A pod that must not share its node takes a whole slot, however much is free beside it.
         marked = sum(number for other, number in others if not slots.apart.isdisjoint(other.apart))
         return min(by_pods, sum(by_resource.values())) + marked
 

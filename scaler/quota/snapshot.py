@@ -250,7 +250,7 @@ class Snapshot:
 
     def _file(self, given: QuotaWorkload) -> None:
         workload = self._seen(given)
-        _ = workload.shape  # found once here, and not for all of them by whoever plans
+        _ = workload.shape  # cached by this read, so that no plan computes it for all Workloads at once
         self.workloads[workload.key] = self.by_uid[workload.uid] = workload
         if workload.reservation is not None:
             queue = workload.reservation.cluster_queue

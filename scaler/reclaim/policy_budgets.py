@@ -83,7 +83,7 @@ class _Member:
         if target.doubt is not None and target.doubt.reason is UnknownReason.STALE_CLUSTER_VIEW:
             return Suspension(member=self.workload, at=None)
         if target.desired_replicas == 0 and target.phase is not Phase.FINISHED:
-            # What is on its way down may have been suspended before: nobody has written yet that it is again.
+            # `suspended_at` of one on its way down may be of an earlier suspension: the new one is not written yet.
             at = now if target.phase in (Phase.SUSPENDING, Phase.HELD) else target.suspended_at
             return Suspension(member=self.workload, at=at)
         is_warned = policy.reclaim is Reclaim.ALWAYS and policy.mode is EnforcementMode.ENFORCE

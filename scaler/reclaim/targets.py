@@ -80,7 +80,7 @@ class PlanTarget(Protocol):
 
     def is_being_served(self, _plan: ActivePlan, _state: PlanningSnapshot) -> bool:
         """Whether the gang has all that the plan can give it, and only what passes keeps it waiting."""
-        return False  # Kueue reserves quota at once: a gang without it after the time is up does not get it
+        return False  # Kueue reserves quota at once: a gang that has none when the time is up does not get it
 
 
 @dataclass(kw_only=True, eq=False)

@@ -179,7 +179,7 @@ class Metrics(MetricSet):
         "Workloads found idle that were resumed so soon that suspending them was a mistake.",
         ("workload_namespace", "reason"),
     )
-    # Without labels, so that their series exist, at 0, before the first one: alerts are made of these.
+    # These have no labels, so that their series exist, at 0, before the first suspension: alerts are made of them.
     idle_suspensions_total = _suspensions.counter(
         "Workloads that were suspended because they were found idle, all together."
     )
@@ -331,7 +331,7 @@ class Metrics(MetricSet):
         disable_created_metrics()  # type: ignore[no-untyped-call]
         super().__init__()
         ProcessCollector(registry=self.registry)  # process_cpu_seconds_total and its like
-        # Series whose labels are known beforehand: `increase` never sees what a series begins with.
+        # Series whose labels are known begin at 0: `increase` does not see the first value of a series.
         for outcome in (LedgerStage.ADMITTED, LedgerStage.CANCELLED):
             self.reallocated_gpus_total.labels(outcome=str(outcome))
         for stage in ("Suspending", "Releasing", "Admitting"):

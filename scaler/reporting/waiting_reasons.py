@@ -155,7 +155,7 @@ def _with_quota(snapshot: ViewSnapshot, gang: QuotaWorkload, observed: KueueWork
     if gang.evicted:
         return _words_of(observed, "Evicted") or "it loses its quota"
     checks, ours = observed.status.admission_checks if observed is not None else (), snapshot.checks.reasons(gang.key)
-    # Of one of ours the reason: its message stands beside it, with all else that there is to be said.
+    # A check of ours is shown by its reason here, and its message beside this.
     why = {each.name: ours.get(each.name) or each.message for each in checks if each.state != "Ready"}
     open_checks = [
         f"check {each.name} is {each.state or 'Pending'}{f': {why[each.name]}' if why[each.name] else ''}"

@@ -138,7 +138,7 @@ class ExpositionSource:
         Raises: SourceError where no endpoint could be scraped.
         """
         if self._clock() - end.timestamp() > _PAST_S:
-            # Exporters know only the present; to scrape them for a part of the past would not change that.
+            # Exporters know only the present, so there is nothing to scrape for a span that is over.
             return SignalReading([], server_time=None)
         wanted, start_s = frozenset(signal.metrics), start.timestamp()
         self._metrics |= wanted

@@ -66,7 +66,7 @@ def parse_exposition(
     if page and not page.endswith(b"\n"):
         raise ValueError("the page breaks off: its last line has no end")
     wanted = frozenset(name.encode() for name in metrics)
-    # Of most lines no more is looked at than whether they begin like one of these.
+    # Most lines are dropped by their prefix alone.
     prefixes, lines = tuple(wanted), enumerate((line.strip() for line in page.split(b"\n")), start=1)
     return [
         _series(line, number, instance, scraped_at_s)
@@ -94,7 +94,7 @@ def _series(line: bytes, number: int, instance: str, scraped_at_s: float) -> Exp
         metric=match["name"].decode(),
         text=match["series"],
         instance=instance,
-        # Not int: of that many digits it refuses, and what is beyond a float is refused as too late.
+        # int refuses so many digits; what is beyond a float is refused as too late.
         at_s=float(milliseconds) / 1000 if milliseconds else scraped_at_s,
         value=value,
     )

@@ -188,7 +188,7 @@ def matrix(answer: QueryResult, *, after_s: float, names: Collection[str] = ()) 
     Raises: ReadError where the result is no matrix of plain samples; where a part cannot be read, when it is its turn.
     """
     _expect(answer, "matrix")
-    # Half of the finest step decides at the left edge, so that no rounding of floats does.
+    # Half of the finest step is added, so that no rounding of floats decides at the left edge.
     after_s += _TIMESTAMP_RESOLUTION_S / 2
     if answer.has_histograms:
         for part in answer.result():

@@ -70,7 +70,7 @@ class AbortableRequest:
             connected, self._socket, self._is_over = self._socket, None, True
             if connected is not None:
                 with suppress(OSError):
-                    # Not SSLSocket's own method, which takes the TLS state away from under the thread that reads.
+                    # SSLSocket's own method would take the TLS state away from the thread that reads.
                     socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     @contextmanager
@@ -183,7 +183,7 @@ class BoundedSession(requests.Session):
             try:
                 return read_answer(body, server_time=server_time)
             except ReadError:
-                # Read again for an error that quotes the body without our secrets.
+                # The second read raises an error that quotes the body without our secrets.
                 return read_answer(without_secrets(body, response.request), server_time=server_time)
         if response.is_redirect or 300 <= response.status_code < 400:
             target = response.headers.get("Location", "nowhere").partition("?")[0]

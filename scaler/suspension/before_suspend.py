@@ -73,7 +73,7 @@ def next_step(decision: Decision, run: HookRun | None, *, is_due: bool) -> HookS
         return HookStep.OUTDATE
     if run is not None and run.outcome is None and run.hook == decision.policy.before_suspend:
         return HookStep.CONTINUE
-    may_start = is_due and decision.idle_since is not None  # a run stands only as long as it is known since when
+    may_start = is_due and decision.idle_since is not None  # a run counts only while the begin of the quiet is known
     return HookStep.START if may_start and hook_stage(decision, run) is HookStage.DUE else None
 
 

@@ -270,7 +270,7 @@ class SuspensionReconciler:
         if await self._keeps.settle(scaled_object, [(SCALED_OBJECT, scaled_object.metadata)], decision):
             return
         is_scalable = is_scalable_workload(scaled_object.spec.scale_target_ref)
-        if is_scalable or not own_triggers(scaled_object.spec.triggers, ()):  # those of another scaler are not ours
+        if is_scalable or not own_triggers(scaled_object.spec.triggers, ()):  # it is another scaler's
             await self.statuses.clear_record(scaled_object)
         elif entry is not None:
             await self.statuses.write_record(scaled_object, entry)

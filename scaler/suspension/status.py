@@ -113,7 +113,7 @@ def _times(
     scalable: ScalableWorkload, state: TargetState, workload: ObservedWorkload | None, *, now: datetime
 ) -> dict[str, str | None]:
     suspended_at, resumed_at = state.suspended_at, scalable.status.resumed_at
-    # At 0 an active Workload is one that Kueue has recreated, and that is about to be deactivated again.
+    # An active Workload at 0 was recreated by Kueue, and is about to be deactivated again.
     is_active = scalable.is_record or (workload is not None and workload.active)
     if state.desired_replicas > 0 and is_active and suspended_at and (resumed_at is None or resumed_at < suspended_at):
         resumed_at = now

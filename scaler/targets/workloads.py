@@ -314,7 +314,7 @@ def keep_overrides(annotations: Mapping[str, str], *, where: str) -> Overrides:
     keep_until = _instant(values[KEEP_UNTIL], f"annotation {KEEP_UNTIL} on {where}")
     if values[KEEP_FOR]:
         keep_for(annotations, where=where)
-        keep_until = _FOR_GOOD  # until the leader has written since when
+        keep_until = _FOR_GOOD  # until the leader has written the end
     if values[EXCLUDE].lower() in _NO:
         return Overrides(keep_until=keep_until)
     if values[EXCLUDE].lower() in _YES:

@@ -196,7 +196,7 @@ def _stop(kind: JobKind, job: Json, workload: Json, pod_sets: list[PodSet], *, n
 
 def _restore(kind: JobKind, job: Json, workload: Json, pod_sets: list[PodSet]) -> list[Action]:
     if "startTime" in (job.get("status") or {}):
-        # Templates of a Job are immutable from its start on, and it counts as started until this is gone.
+        # A Job counts as started while it has a startTime, and its templates are immutable until that is gone.
         return [Patch(resource=kind.resource, observed=job, body={"status": {"startTime": None}}, subresource="status")]
     originals = {each["name"]: each["template"] for each in workload["spec"]["podSets"]}
     clean = {each.name: templates.restored(each.template, originals[each.name]) for each in pod_sets}

@@ -50,7 +50,7 @@ def plan_workload(workload: Json, place: QueuePlacement | None, *, now: datetime
     if has(workload, "Finished") or workload["metadata"].get("deletionTimestamp"):
         return []
     if has(workload, "DeactivationTarget") and is_active(workload):
-        # Also where another writer has set it. Kueue never removes that one, so it deactivates the Workload again.
+        # Kueue does not remove a target that another writer has set, so it deactivates the Workload again.
         return [Patch(resource=WORKLOAD, observed=workload, body={"spec": {"active": False}})]
     comeback = _comeback(workload, place)
     if comeback is not None:
@@ -111,7 +111,7 @@ def _comeback(workload: Json, place: QueuePlacement | None) -> tuple[str, str] |
         return None
     reason = reason_of(workload, "Requeued")
     if reason in _RESTARTS:
-        # Also of one that is inactive: that its queue runs again is noted, and that is all.
+        # An inactive Workload only gets a note that its queue runs again.
         return _RESTARTS[reason] if place is not None and place.stopped not in _STILL_OUT[reason] else None
     return _COMEBACKS.get(reason) if is_active(workload) else None
 

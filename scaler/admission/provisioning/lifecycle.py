@@ -351,7 +351,7 @@ def _progress_of(
     if not (is_provisioned or newest.state in LOST):
         return _Progress.OPEN
     is_last = not policy.retry.allows_another_after(newest.attempt)
-    # One that yields rests first, too: else a gang whose requests fail at once would come and go without pause.
+    # A gang that yields rests first, too: if its requests fail at once, it would come and go without a pause.
     rests = policy.yields_at_limit or not is_last
     if rests and now < _pause_ends(newest, policy):
         return _Progress.RESTING
@@ -408,7 +408,7 @@ def _waiting_for(request: ObservedRequest, now: datetime) -> ProvisioningStep:
         case RequestState.PROVISIONED:
             message = f"nodes were added by {request.name}; waits until the gang fits whole"
         case RequestState.NEW if now - request.since >= _SILENCE:
-            # A time and not a duration: that would change the message, and cause a write, at every tick.
+            # The message has a time and no duration, which would change it, and cause a write, at every tick.
             message = (
                 f"no autoscaler has accepted {request.name} since {request.since:%H:%M:%S} UTC; "
                 f"is there one for class {request.spec.provisioning_class}?"

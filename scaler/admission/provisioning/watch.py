@@ -134,7 +134,7 @@ class RequestWatch:
         finally:
             self._reflector, self._trouble = None, _NOT_SERVED
             running.cancel()
-            # Not awaited itself: that would take a cancellation of this task for its own.
+            # `await running` would take a cancellation of this task for one of its own.
             await asyncio.wait([running])
 
     def _tell(self, change: Change[ProvisioningRequest]) -> None:

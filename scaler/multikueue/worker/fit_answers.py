@@ -204,7 +204,7 @@ class FitAnswers:
 
     async def _computed(self, present: _Present, gang: QuotaWorkload) -> FitAnswer:
         """The answer for one without quota, as the planner gives it."""
-        # Plans are made for Workloads that wait for GPUs.
+        # Plans are made only for Workloads that wait for GPUs.
         candidates = present.candidates if gpus_of(gang, self.planning.cluster) else ()
         request = self.planning.request(present.state, gang, candidates)
         if isinstance(request, NoPlan):

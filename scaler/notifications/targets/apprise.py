@@ -38,7 +38,7 @@ class AppriseTarget:
 
     async def send(self, content: Content, now: datetime) -> None:  # noqa: ARG002 - as the protocol has it
         """A thread cannot be stopped: after the timeout nobody waits for it any more."""
-        # No part of the attempt: the first time it loads all plugins, which takes a second and 25 MB.
+        # Parsing is outside of the timeout: the first time it loads all plugins, which takes a second and 25 MB.
         parsed = await asyncio.to_thread(self._parsed, content.owner)
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._notify, parsed, content)
         try:

@@ -116,7 +116,7 @@ def find(
     """
     search = _Search(tree, request)
     first, *second = strategies or DEFAULT_STRATEGIES
-    request.queue.add(request.usage)  # shares are compared as if the preemptor ran already
+    request.queue.add(request.usage)  # Kueue compares shares as if the preemptor ran already
     fits = search.by(first) or (bool(second) and search.one_more_of_each_queue())
     request.queue.remove(request.usage)
     if fits:

@@ -94,7 +94,7 @@ def _waiting(workload: QuotaWorkload, needs: QuotaRequirement, planning_tree: Pl
         for each in queue.workloads.values():
             if not each.evicted:
                 continue
-            # It need not come back to the flavor that it had.
+            # An evicted Workload may come back to another flavor than it had.
             shared = needs.keys & (each.held.usage.keys() | _requirement(each, queue, planning_tree).keys)
             if each.opaque_because or shared:
                 yield f"Workload {each.key} is being evicted, and waits for {_named(shared)} again"

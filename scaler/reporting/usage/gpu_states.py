@@ -74,7 +74,7 @@ def idle_status(decision: Decision, *, is_paused: bool = False) -> GpuStatus:
     answer, doubt = decision.answer, doubt_of(decision.verdict)
     if isinstance(answer, Unknown):
         return doubted(answer.reason)
-    if doubt is not None:  # one that is kept, or is young, has an answer whatever is known
+    if doubt is not None:  # a workload that is kept, or is young, has an answer even then
         return doubted(doubt)
     if decision.target.phase is Phase.HELD:
         return GpuStatus(GpuState.HELD_IDLE, NotScaledReason.PLAN)
@@ -120,7 +120,7 @@ def states_of(
         starting = GpuStatus(GpuState.STARTING, when_idle.reason if is_late else "")
         yield from [starting] * max(pod.gpus, len(held))
     else:
-        # Of a pod that requests no GPU no container is known to hold one, nor since when: then its age excuses nothing.
+        # A pod that requests no GPU has no container that is known to hold one, so its age excuses no silence.
         age = now - pod.running_since if pod.running_since is not None else startup.ripe
         yield from (_state(gpu, when_idle, age, startup) for gpu in held)
         yield from [_silent(UnknownReason.NO_SAMPLES, age, startup)] * (pod.gpus - len(held))

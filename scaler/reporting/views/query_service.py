@@ -192,7 +192,7 @@ class QueryService:
         """Whether a plan could be made for it, and it is still as it was."""
         if snapshot.plan_beside(gang) is not None or planning.snapshot.workload(gang.key) is not gang:
             return False
-        # For nodes also where it got its quota by a plan that is still active.
+        # A plan for nodes may be made although the plan that got its quota is still active.
         return seeks is Seeks.NODES or (gang.may_queue and snapshot.plan_for(gang) is None)
 
     async def _add_answer(

@@ -55,7 +55,7 @@ def scaled(view: View, change: Callable[[Json], Json]) -> Callable[[Json], Json]
 
 def _checked(view: View, body: Json, replicas: Any) -> int:
     is_number = isinstance(replicas, int) and not isinstance(replicas, bool)
-    # What is wrong with a custom object's number is found when the object is validated, with all that is wrong.
+    # A custom object's number is checked when the object is validated, with all else that is wrong.
     if is_number and (replicas >= 0 or view.resource.custom):
         return int(replicas)
     # A real server cannot even decode the Scale that a patch with something else leaves.
