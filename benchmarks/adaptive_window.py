@@ -97,7 +97,7 @@ def freed_at(plays: np.ndarray) -> np.ndarray:
 
 
 def window_per_kind(pauses: Pauses, plays: np.ndarray) -> np.ndarray:
-    """Freed with one fixed window for each namespace, chosen with knowledge of the whole trace."""
+    """The share freed with one fixed window for each namespace, chosen with knowledge of the whole trace."""
     kinds = np.stack([plays[:, pauses.kinds == kind].sum(1) for kind in np.unique(pauses.kinds)], 1)
     result = np.zeros(len(ACCEPTED))
     for n, accepted in enumerate(ACCEPTED):

@@ -125,7 +125,7 @@ PLACES = ("scaler", "analysis", "sandbox", "dashboards", "deploy", "docs", "benc
 WITHOUT_SUBJECT = re.compile(
     r"(Of|By|The same|As|With|Without|From|In|Into|For|To|At|On|Over|Under|Within|Between|Among|Beside|Below|Above"
     r"|Per|Until|After|Before|Since|While|Once|Up|About|Where|Whose|Whom|That|Those|None|Nothing|Not|Never|Only|Also"
-    r"|But|And|Or|Then|So|Than|Too)\b"
+    r"|But|And|Or|Then|So|Than|Too|Called|Instead)\b"
 )
 
 

@@ -34,7 +34,7 @@ from scaler_sandbox.kinds import Json
 _log = structlog.get_logger(__name__)
 
 _TIMING = WatchTiming(absent=0.2, backoff=Backoff(base=0.1, cap=5.0))
-"""Short, since a demo or a test waits for it and the API server is on the same machine."""
+"""The waits are short, since a demo or a test waits for it and the API server is on the same machine."""
 
 Key = tuple[str, str]
 

@@ -133,7 +133,7 @@ class Wiring:
         published: Callable[[], None],
         needs_source: bool = True,
     ) -> "Wiring":
-        """Connected to the API; the stack closes the connections. Raises: ConfigurationError."""
+        """The wiring, connected to the API; the stack closes the connections. Raises: ConfigurationError."""
         source = open_metrics_source(settings, sink.metrics, is_needed=needs_source)
         stack.push_async_callback(source.close)
         kubernetes = settings.kubernetes

@@ -181,7 +181,7 @@ class AttachmentController:
         return age_s > self.max_age.total_seconds()
 
     def _wake_in(self, what: str, seconds: float | None) -> None:
-        """Instead of when it was to be woken for that before; None: not any more."""
+        """The timer of this is set anew; None: it is woken for it no more."""
         if (timer := self._timers.pop(what, None)) is not None:
             timer.cancel()
         if seconds is not None:

@@ -259,7 +259,7 @@ class Overview(Collection[Mapping[str, Any]]):
         return any(each == line for each in self)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
-        """Sorted by namespaces first: to sort fifty thousand keys at once takes long."""
+        """The lines, sorted by namespaces first: to sort fifty thousand keys at once takes long."""
         by_namespace: dict[str, list[Key]] = {}
         for key in self._entries:
             by_namespace.setdefault(key[0], []).append(key)

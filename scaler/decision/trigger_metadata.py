@@ -272,7 +272,7 @@ def _name(key: str) -> str:
 
 _KEY_BY_LETTERS = {key.lower(): key for key in NAME_OF_KEY}
 _UNMISTAKABLE = tuple(letters for letters in _KEY_BY_LETTERS if len(letters) > 4)
-"""Long enough that a key which begins so, like `idleAfterSeconds`, can only be meant for us."""
+"""The keys so long that one which begins so, like `idleAfterSeconds`, can only be meant for us."""
 
 _OTHER_WORDS = frozenset({"claim", "claims", "code", "cpus", "make", "model", "models", "node", "take", "tpus"})
 """Words that other tools use and that merely look like `mode`, `gpus`, `reclaim` and `wake`."""

@@ -126,7 +126,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PerPeriod:
-    """Written `5 per 24h` or `20% per 24h`."""
+    """A limit per period, written `5 per 24h` or `20% per 24h`."""
 
     limit: Limit
     period: timedelta

@@ -64,8 +64,8 @@ T = TypeVar("T")
 
 
 Observe = Callable[[str, str, float], None]
-"""Called with the method of an RPC that is over, the name of its gRPC status (`CANCELLED` is a client that went away),
-and how many seconds it took; for a stream these are its whole life."""
+"""Takes the method of an RPC that is over, the name of its gRPC status (`CANCELLED` is a client that went away), and
+how many seconds it took; for a stream these are its whole life."""
 
 
 class _Refusal(NamedTuple):

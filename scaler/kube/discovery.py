@@ -122,7 +122,7 @@ class Scale:
     """An object's scale. Source: autoscaling/v1."""
 
     replicas: int
-    """Asked for."""
+    """The replicas that are asked for."""
     selector: str
     """A label selector in its written form, `app=web,tier!=cache`; may be empty."""
 

@@ -46,7 +46,7 @@ class NodeInfo:
     labels: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
-    """Cordoned."""
+    """Whether it is cordoned."""
     ready: bool = True
     allocatable: Requests
 
@@ -74,7 +74,7 @@ class Exclusions(NamedTuple):
     """How many nodes a selection leaves out, each node counted for the first of the causes that applies."""
 
     closed: int
-    """Cordoned or not ready."""
+    """Nodes that are cordoned or not ready."""
     unlike: int
     """Nodes with other labels than selected."""
     tainted: int

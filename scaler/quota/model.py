@@ -193,7 +193,7 @@ class QuotaPodSet:
     requests: Requests
     """What one pod requests."""
     min_count: int | None = None
-    """Fewest pods with which the gang may start (partial admission); None where all are needed."""
+    """The fewest pods with which the gang may start (partial admission); None where all are needed."""
     nodes: NodeSelection = ANYWHERE
 
 

@@ -52,7 +52,7 @@ class SimulationLimits:
 
     @staticmethod
     def of(workloads: int) -> "SimulationLimits":
-        """Enough for every Workload to be preempted three times."""
+        """The limits that let every Workload be preempted three times."""
         return SimulationLimits(preemptions=3 * workloads + 10, cycles=15 * workloads + 60)
 
 

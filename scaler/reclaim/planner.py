@@ -256,7 +256,7 @@ class Planner:
         return bool(checks & queue.checks) and all(checks & queue.checks_on({flavor}) for flavor in flavors)
 
     def _planning_tree(self, state: PlanningSnapshot, tree: Tree, *, with_nodes: bool) -> PlanningTree:
-        """Made anew only when something in the tree has changed: most ticks look at the same thing again."""
+        """The tree for plans, made anew only when something in it has changed: most ticks look at the same tree."""
         capacity = state.capacity if with_nodes else None
         made_from = state.snapshot.version(tree), id(capacity), state.now
         known = self._planning_trees.get((tree.root.name, with_nodes))

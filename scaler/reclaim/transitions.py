@@ -217,7 +217,7 @@ def _is_set_back(victim: Victim, grant: Grant, now: datetime) -> bool:
 
 class LedgerStage(StrEnum):
     RECLAIMABLE = "Reclaimable"
-    """Granted, and still held by their idle workload."""
+    """GPUs that are granted, and still held by their idle workload."""
     RELEASING = "Releasing"
     AVAILABLE = "Available"
     RESERVED = "Reserved"

@@ -41,7 +41,7 @@ class ConnectionLimits:
     first_head: timedelta = timedelta(seconds=10)
     answer: timedelta = timedelta(minutes=1)
     next_head: timedelta = timedelta(minutes=2)
-    """Longer than clients keep a connection for another request: 90 s in Go, 1 min in nginx."""
+    """The time for the next request, longer than clients keep a connection for it: 90 s in Go, 1 min in nginx."""
 
 
 class Connections:
@@ -53,7 +53,7 @@ class Connections:
         """`refuse` is called with the reason, each time."""
         self.server, self.tls, self.limits, self.refuse = server, tls, limits, refuse
         self._open: dict[_Connection, None] = {}
-        """Oldest first."""
+        """The open connections, the oldest first."""
 
     def __call__(self) -> "_Connection":
         return _Connection(self)
@@ -91,7 +91,7 @@ class _Connection(web.RequestHandler):
         super().__init__(others.server, loop=loop, keepalive_timeout=kept_s, access_log=cast(Any, None))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called once without TLS, and after the handshake once more with it."""
+        """The event loop calls it once without TLS, and after the handshake once more with it."""
         self._transport, tls = cast(asyncio.Transport, transport), self._others.tls
         if transport.get_extra_info("ssl_object") is not None:
             super().connection_made(transport)
@@ -119,7 +119,7 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def answers(self) -> None:
-        """Called when the head of a request is read."""
+        """A request is being answered, from when its head is read."""
         self.is_waiting = False
         self._lasts_at_most(self._limits.answer)
 

@@ -28,7 +28,7 @@ _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrometheusConfig:
-    """Validated when it is made, except for the files, which `check_files` opens.
+    """A configuration that is valid when it is made, except for the files, which `check_files` opens.
 
     Raises: ConfigurationError that names every problem at once.
     """

@@ -18,7 +18,7 @@ from scaler.samples.config import PrometheusConfig
 from scaler.samples.source import ReadError, ReadOutcome
 
 _SHORTEST_SECRET = 4
-"""Shorter ones are not hidden in a server's words: they would hide half of every message, and protect nothing."""
+"""The length below which no secret is hidden in a server's words: that would hide half of every message."""
 
 
 def credentials(config: PrometheusConfig) -> Callable[[PreparedRequest], PreparedRequest] | None:

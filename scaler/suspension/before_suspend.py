@@ -117,7 +117,7 @@ class BeforeSuspendController:
     max_age: timedelta
     """How old decisions may be that are acted on."""
     ended: Callable[[str, str], None] = lambda _hook, _outcome: None
-    """Called with the hook's name and the outcome of each run."""
+    """Takes the hook's name and the outcome of each run."""
     clock: Clock = SYSTEM_CLOCK
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)

@@ -100,7 +100,7 @@ class PriorityBoostController:
     """Why idle workloads are not boosted, as far as other Workloads decide on that, by ClusterQueue; under the empty
     name of all of them."""
     observe: Callable[[int], None] = lambda _: None
-    """Called with the number of Workloads that had a boost of this scaler when a tick began."""
+    """Takes the number of Workloads that had a boost of this scaler when a tick began."""
     _wake: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _gate: FeatureGateProbe = field(init=False)
     _warnings: "_Warnings" = field(init=False)

@@ -67,7 +67,7 @@ class SuspensionController:
     switched: SwitchedObjects
     decision_cache: DecisionCache
     observe: Callable[[float, Exception | None], None] = lambda _seconds, _error: None
-    """Called for every look at one subject with how long it took and what failed."""
+    """Takes how long every look at one subject took, and what failed."""
     look_again: timedelta = timedelta(seconds=5)
     """How soon something in motion is looked at again, whether or not anything was heard of it."""
     clock: Clock = SYSTEM_CLOCK

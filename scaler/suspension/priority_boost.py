@@ -71,7 +71,7 @@ class PriorityBoost:
     enabled: BoostSwitch = BoostSwitch.AUTO
     """Kueue reads the annotation only with its feature gate `PriorityBoost`, which is off by default."""
     value: int = -1000
-    """Added to the Workload's priority while it is idle; below 0."""
+    """The number that is added to the Workload's priority while it is idle; below 0."""
 
 
 class BoostIntent(StrEnum):

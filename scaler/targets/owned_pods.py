@@ -82,7 +82,7 @@ class OwnedPods:
         return Unknown(reason=doubt.reason, message=f"Pod {name} may belong to {target}: {doubt.message}")
 
     def _filed(self, namespace: str, *, below_pods: bool) -> _Filed:
-        """Made again only when pods or owners of the namespace have changed."""
+        """The index, made again only when pods or owners of the namespace have changed."""
         now = namespace, self._cluster.pods.revision(namespace), self._scales.revision(namespace)
         last = self._last.get(below_pods)
         if last is None or last[0] != now:

@@ -55,7 +55,7 @@ class SwitchedObjects:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def subscribe(self, callback: Callable[[SwitchedKey], None]) -> Callable[[], None]:
-        """Called with every object whose metadata or specification has changed; returns what ends that."""
+        """Calls back with every object whose metadata or specification has changed; returns what ends that."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 

@@ -42,7 +42,7 @@ Patch = dict[str, Any]
 NOTEBOOK_STOPPED = "kubeflow-resource-stopped"
 """Its presence stops a Notebook, whatever its value. The dashboards and the culler write the time."""
 LAST_ACTIVITY = "notebooks.kubeflow.org/last-activity"
-"""Written by the Notebook's culler: when a kernel was busy, or a terminal used. RFC 3339."""
+"""The annotation of the Notebook's culler: when a kernel was busy, or a terminal used. RFC 3339."""
 SERVICE_STOPPED = "serving.kserve.io/stop"
 DEPLOYMENT_MODE = "serving.kserve.io/deploymentMode"
 _KNATIVE = frozenset({"serverless", "knative"})

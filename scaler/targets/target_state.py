@@ -133,7 +133,7 @@ class ObservedWorkload:
     status_message: str = ""
     """Kueue's own words on why it is not admitted."""
     is_plain_pod: bool = False
-    """Owned by a Pod that is not part of a group: deactivation deletes the pod and nothing is left to come back."""
+    """Whether a Pod without a group owns it: deactivation deletes the pod and nothing is left to come back."""
     is_remote_copy: bool = False
     """Whether a hub of MultiKueue has created it here."""
     expected_gpu_pods: int = 0

@@ -231,7 +231,7 @@ def _summary(facts: Mapping[str, Any]) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Rounded to minutes."""
+    """The time rounded to minutes."""
     rounded = round(timedelta(seconds=seconds) / _MINUTE) * _MINUTE
     return format_duration(rounded) if rounded else "0m"
 

@@ -129,7 +129,7 @@ class CaseOutcome:
             self.of(position).count_unknown(reason, gpu_hours)
 
     def by(self, workloads: Iterable[RecordedWorkload], key: Callable[[RecordedWorkload], Key]) -> Mapping[Key, Totals]:
-        """Summed up by what the key says of each workload, with the GPU time of all."""
+        """The totals by what the key says of each workload, with the GPU time of all."""
         found: dict[Key, Totals] = {}
         for position, workload in enumerate(workloads):
             totals = found.setdefault(key(workload), Totals())

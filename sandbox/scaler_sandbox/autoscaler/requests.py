@@ -31,7 +31,7 @@ class RequestStage(StrEnum):
     ACCEPTED = "Accepted"
     PROVISIONED = "Provisioned"
     OVER = "Over"
-    """Failed or revoked."""
+    """The request has failed or is revoked."""
 
 
 def request_stage_of(request: Json) -> RequestStage:
@@ -103,7 +103,7 @@ _NOT_FOUND = "CapacityIsNotFound"
 
 
 def not_found(request: Json, *, now: datetime) -> list[Action]:
-    """Looked for, and to be looked for again."""
+    """The status after a look for capacity, which is looked for again."""
     message = "Capacity is not found, CA will try to find it later."
     return _with_condition(request, ("Provisioned", "False", _NOT_FOUND, message), now=now)
 

@@ -104,7 +104,7 @@ def _adopt(kind: JobKind, job: Json, workload: Json) -> Action:
 
 
 def _begin(kind: JobKind, job: Json, *, priority: int, managed_by: str) -> list[Action]:
-    """Suspended first, and given to its manager, which a webhook does on a real cluster; then its Workload.
+    """The job is suspended first, and given to its manager, as by a webhook on a real cluster; then its Workload comes.
 
     One with a prebuilt Workload waits for that.
     """

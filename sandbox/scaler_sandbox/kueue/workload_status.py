@@ -69,7 +69,7 @@ def _status(workload: Json, *conditions: tuple[str, str, str, str], now: datetim
 def waiting(
     workload: Json, reason: str, message: str, *, requests: Mapping[str, Mapping[str, str]] | None = None, now: datetime
 ) -> Json:
-    """Considered and not admitted. `requests` are its requests, by pod set, where that was counted."""
+    """The status of one that was not admitted. `requests` are its requests, by pod set, where that was counted."""
     status = dict(workload.get("status") or {})
     if not has(workload, "QuotaReserved", "False", reason) or message_of(workload, "QuotaReserved") != message:
         status = _status(workload, ("QuotaReserved", "False", reason, message), _NO_RESERVATION, now=now)
@@ -131,7 +131,7 @@ def evicted(workload: Json, reason: str, message: str, *, now: datetime) -> Json
 
 
 def preempted(workload: Json, reason: str, message: str, *, now: datetime) -> Json:
-    """Preempted for another one. `reason` is that of the condition Preempted."""
+    """The status of one that was preempted. `reason` is that of the condition Preempted."""
     status = evicted(workload, PREEMPTED, message, now=now)
     generation = workload["metadata"].get("generation", 1)
     condition = make("Preempted", "True", reason, message, now=now, generation=generation)

@@ -176,7 +176,7 @@ def _dispatch(group: WorkloadGroup, config: HubConfig, now: datetime) -> Pass:
 
 
 def _lose(group: WorkloadGroup, config: HubConfig, *, now: datetime) -> Pass:
-    """Admitted by nobody any more: evicted, though not before a lost worker has had its time."""
+    """The Workload is admitted by nobody any more: evicted, though not before a lost worker has had its time."""
     lost_since = group.lost.get(group.cluster)
     if lost_since is None:
         return _answered(group, RETRY, "Admitting remote no longer exists", now=now)

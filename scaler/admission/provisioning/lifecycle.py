@@ -98,7 +98,7 @@ class ObservedRequest:
     name: str
     uid: str
     attempt: int
-    """Counted from 1; 0 where it cannot be read, which makes it one for something else."""
+    """The number of the attempt from 1 on; 0 where it cannot be read, which makes it one for something else."""
     spec: RequestSpec
     state: RequestState
     since: datetime
@@ -247,9 +247,9 @@ class _Progress(StrEnum):
     NONE = "None"
     OPEN = "Open"
     BOOKED = "Booked"
-    """Provisioned for the whole gang."""
+    """A request has provisioned nodes for the whole gang."""
     ADDED = "Added"
-    """Provisioned for what was missing; whether the gang fits is another question."""
+    """A request has provisioned what was missing; whether the gang fits is another question."""
     RESTING = "Resting"
     """Lost, pause not over."""
     LOST = "Lost"

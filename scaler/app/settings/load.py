@@ -13,7 +13,7 @@ from scaler.documents import document, read_text
 from scaler.errors import ConfigurationError
 
 ENV_PREFIX = "IDLE_GPU_SCALER__"
-"""Followed by the path of a setting, levels separated by two underscores: IDLE_GPU_SCALER__PROMETHEUS__URL."""
+"""The prefix of a setting's path, levels separated by two underscores: IDLE_GPU_SCALER__PROMETHEUS__URL."""
 
 
 def load(path: Path | None, *, environ: Mapping[str, str], flags: Mapping[str, Any]) -> Settings:

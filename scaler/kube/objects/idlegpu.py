@@ -206,7 +206,7 @@ class WeeklyHours(Struct, frozen=True):
     begin: str = field(default="00:00", name="from")
     to: str = "24:00"
     time: str = ""
-    """Instead of both, of a time of day."""
+    """The time of day, in place of both."""
     time_zone: str = ""
 
     def __str__(self) -> str:

@@ -132,7 +132,7 @@ class WorkerConnection:
     # ------------------------------------------------------------------------------------------------------ the task
 
     async def run(self) -> None:
-        """Connected until cancelled, as far as it can be."""
+        """Keeps the connection until cancelled, as far as it can be."""
         failures = 0
         while True:
             try:
@@ -283,7 +283,7 @@ class WorkerConnections:
         return self.connections.get(name)
 
     async def run(self) -> None:
-        """Connected to all of them until cancelled."""
+        """Keeps the connections to all of them until cancelled."""
         self.clusters.subscribe(lambda _: self._woken.set())
         try:
             await self.clusters.wait_synced()

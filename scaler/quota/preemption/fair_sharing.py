@@ -41,11 +41,11 @@ from scaler.quota.tree import Tree
 
 @dataclass(frozen=True, slots=True, order=True)
 class Share:
-    """Ordered as Kueue orders: the lower one is served first, the higher one preempted first."""
+    """A share, ordered as in Kueue: the lower one is served first, the higher one preempted first."""
 
     is_infinite: bool = False
     amount: float = 0.0
-    """Divided by the weight, unless that is 0."""
+    """The share divided by the weight, unless that is 0."""
     borrowed: frozenset[FlavorResource] = field(default=frozenset(), compare=False)
     """What the node borrows of, even where the cohort has none of it to lend."""
 

@@ -81,7 +81,7 @@ def _ask_about(chosen: Sequence[Item], incumbent: Incumbent) -> None:
 
 
 def _rank(item: Item, missing: tuple[int, ...]) -> tuple[float, int, str]:
-    """Cheapest per share of what is missing first. More than is missing of anything is of no use."""
+    """The rank: the cheapest per share of what is missing first. More than is missing of anything is of no use."""
     share = sum(min(gain, amount) / amount for gain, amount in zip(item.gains, missing, strict=True) if amount > 0)
     return (item.cost / share if share > 0 else _INFINITE), item.cost, item.key
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from scaler.reclaim.search.shortfalls import SLOT, MissingAmount, MissingSlots
 
 _UNITS = 512
-"""Larger needs are counted in coarser units, as by `LowerBound`."""
+"""The most units of a need: larger ones are counted in coarser units, as by `LowerBound`."""
 _INFINITE = 2**62
 
 

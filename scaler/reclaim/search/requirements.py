@@ -112,7 +112,7 @@ class QuotaRequirement:
         return self.is_possible and self._fits({key: queue.potential(key) for key in self.keys})
 
     def _fits(self, left: dict[FlavorResource, int]) -> bool:
-        """First those without a choice, then every combination of the others."""
+        """Whether it fits: those without a choice first, then every combination of the others."""
         for options in self.needs:
             if len(options) == 1:
                 for key, amount in options[0]:

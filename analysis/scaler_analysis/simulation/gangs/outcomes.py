@@ -66,6 +66,6 @@ class GangRun:
     """All suspensions, in the order in which they began."""
     counts: tuple[GpuCount, ...]
     plans: int = 0
-    """Granted by the planner."""
+    """The plans that the planner granted."""
     plans_ended: Mapping[str, int]
     """Why those ended by which no workload was suspended, and how many."""

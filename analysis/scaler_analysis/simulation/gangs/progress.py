@@ -12,7 +12,7 @@ class JobStage(StrEnum):
     WAITING = "Waiting"
     """It waits for quota; a session that comes back also for KEDA."""
     RESUMING = "Resuming"
-    """Admitted again after a suspension; its GPUs do not work yet."""
+    """The job is admitted again after a suspension; its GPUs do not work yet."""
     WORKING = "Working"
     IDLE = "Idle"
     SUSPENDED = "Suspended"

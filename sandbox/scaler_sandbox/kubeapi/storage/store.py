@@ -163,7 +163,7 @@ class Store:
     def __init__(self, *, history: int) -> None:
         self.revision = 1
         self.observers: list[Callable[[Resource, Event], None]] = []
-        """Called with every change, in order; an observer may write itself."""
+        """The store calls them with every change, in order; an observer may write itself."""
         self._history = history
         self._collections: dict[tuple[str, str], Collection] = {}
 

@@ -28,7 +28,7 @@ class Registrar:
         self._cluster = cluster
 
     def observe(self, resource: Resource, event: Event) -> None:
-        """Called with every change in the store."""
+        """The store calls it with every change."""
         if resource.key != CRD_KEY:
             return
         body = event.stored.body
@@ -54,7 +54,7 @@ class DefaultServiceAccounts:
         self._cluster = cluster
 
     def observe(self, resource: Resource, event: Event) -> None:
-        """Called with every change in the store."""
+        """The store calls it with every change."""
         view = self._cluster.registry.view("", "v1", "serviceaccounts")
         if resource.key == _NAMESPACES and event.type == "ADDED" and view is not None:
             body = {"metadata": {"name": "default"}}
@@ -80,7 +80,7 @@ class GarbageCollector:
         self._news = asyncio.Event()
 
     def observe(self, resource: Resource, event: Event) -> None:
-        """Called with every change in the store."""
+        """The store calls it with every change."""
         uid = event.stored.uid
         self._forget_owners(uid, event.previous)
         if event.type == "DELETED":

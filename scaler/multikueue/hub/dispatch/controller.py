@@ -273,7 +273,7 @@ def _without_reclaim(spec: Iterable[OfferedWorkload]) -> list[OfferedWorkload]:
 
 
 def _tells_little(found: WorkloadDispatch) -> tuple[bool, bool]:
-    """First those that another dispatcher has nominated, then those without a nomination."""
+    """The key by which those that another dispatcher has nominated come first, then those without a nomination."""
     return not found.state.nominated or found.state.since is not None, bool(found.state.nominated)
 
 
