@@ -490,15 +490,14 @@ def state_of_scale(
     """
     holders, running = gpu_pods(pods), running_gpu_pods(pods)
     phase = Phase.RUNNING if len(running) == len(holders) >= max(1, replicas) else Phase.STARTING
+    if holders:
+        message = f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
+    else:
+        message = "no pod of it requests a GPU" if replicas else "it is scaled to 0"
     return TargetState(
         desired_replicas=replicas,
         phase=phase if replicas else Phase.SUSPENDED,
-        message=(
-            f"{len(running)} of {max(replicas, len(holders))} GPU pods run"
-            if holders
-            else "no pod of it requests a GPU"
-        )
-        + causes(pods),
+        message=message + causes(pods),
         running_since=running_since(pods),
         starting_since=starting_since(pods) if phase is Phase.STARTING else None,
         has_gpu_pods=bool(holders),

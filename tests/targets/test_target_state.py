@@ -295,6 +295,7 @@ def test_a_deployment_runs_when_all_of_its_gpu_pods_do(replicas: int, members: l
 def test_a_deployment_says_how_many_of_its_pods_run() -> None:
     assert state_of_scale(replicas=2, pods=[pod()]).message == "1 of 2 GPU pods run"
     assert state_of_scale(replicas=1, pods=[]).message == "no pod of it requests a GPU"
+    assert state_of_scale(replicas=0, pods=[]).message == "it is scaled to 0"
 
 
 @given(replicas=st.integers(0, 3), members=st.lists(pods, max_size=4), wish=st.sampled_from([None, ASKED]))
