@@ -208,8 +208,9 @@ class Evaluator:
         found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
         if evaluation is None or not found:
             return
-        await self.scales.refresh([each for each in found if self._own_triggers(each)])
-        entries = await self._decided(found, evaluation.at)
+        own = [each for each in map(self._own, found) if each is not None]
+        await self.scales.refresh([each.scaled_object for each in own])
+        entries = await self._decided(own, evaluation.at)
         # A tick may be about to take in samples, so these are decided again.
         inputs.outdated |= entries.keys() & inputs.own.keys()
         self.decision_cache.amend(entries)
@@ -268,8 +269,7 @@ class Evaluator:
         inputs = self._inputs
         await self._compare(at)
         outdated = sorted(inputs.outdated)
-        found = [self.cluster.scaled_objects.get(*key) for key in outdated if key in inputs.own]
-        entries = await self._decided([each for each in found if each is not None], at)
+        entries = await self._decided([inputs.own[key] for key in outdated if key in inputs.own], at)
         evaluation = self.decision_cache.renew(entries, only=inputs.own.keys(), at=at)
         await inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
         return evaluation
@@ -298,20 +298,18 @@ class Evaluator:
         others = cluster.switched.revision(namespace), cluster.remote_answers(namespace)
         return *(each.revision(namespace) for each in stores), *others, *doubts
 
-    async def _decided(self, scaled_objects: Sequence[ScaledObject], at: datetime) -> dict[Key, EvaluatedScaledObject]:
-        """The entries of those that have a trigger which names this scaler."""
+    async def _decided(self, own: Sequence[OwnTriggers], at: datetime) -> dict[Key, EvaluatedScaledObject]:
         found, turns = dict[Key, EvaluatedScaledObject](), Turns()
-        for start in range(0, len(scaled_objects), _AT_ONCE):
-            found |= self._decided_together(scaled_objects[start : start + _AT_ONCE], at)
+        for start in range(0, len(own), _AT_ONCE):
+            found |= self._decided_together(own[start : start + _AT_ONCE], at)
             await turns.give_way()
         return found
 
-    def _decided_together(self, some: Iterable[ScaledObject], at: datetime) -> dict[Key, EvaluatedScaledObject]:
+    def _decided_together(self, some: Iterable[OwnTriggers], at: datetime) -> dict[Key, EvaluatedScaledObject]:
         found, asked = dict[Key, EvaluatedScaledObject](), list[_Asked]()
-        for each in some:
-            with self._harmless(each, found, at):
-                if triggers := self._own_triggers(each):
-                    asked.append(self._asked(each, triggers, self._targets.of(each, at)))
+        for scaled_object, triggers, _ in some:
+            with self._harmless(scaled_object, found, at):
+                asked.append(self._asked(scaled_object, triggers, self._targets.of(scaled_object, at)))
         judged = [(each.judged, policy) for each in asked for policy in each.triggers.policies.values()]
         looked = self.judge.look_at(judged, at)
         for one in asked:

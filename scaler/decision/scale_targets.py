@@ -82,11 +82,12 @@ class ScaleTargets:
         self, scaled_object: ScaledObject, at: datetime, given: ScalableWorkload | Scale | None = None
     ) -> ScaleTarget:
         """`given` is in place of what is there of its target."""
+        key = scaled_object.metadata.key
+        doubt = self.cluster.doubt_in(scaled_object.metadata.namespace, self.max_view_age)
+        demand, demand_doubt = self.demands.of(key), self.demands.doubt_of(key)
         target = given or self._found(scaled_object)
         record = target if isinstance(target, ScalableWorkload) else self._record_of(scaled_object, at)
-        doubt = self.cluster.doubt_in(scaled_object.metadata.namespace, self.max_view_age)
-        found = self._read(scaled_object, target, record, at) if doubt is None else unknown_target(doubt)
-        demand_doubt = self.demands.doubt_of(scaled_object.metadata.key)
+        found = self._read(scaled_object, target, record, demand, at) if doubt is None else unknown_target(doubt)
         return replace(found, quiet=self._recorded_quiet(record.status), demand_doubt=demand_doubt)
 
     def _record_of(self, scaled_object: ScaledObject, at: datetime) -> ScalableWorkload:
@@ -111,33 +112,39 @@ class ScaleTargets:
         scaled_object: ScaledObject,
         target: ScalableWorkload | Scale | Unknown,
         record: ScalableWorkload,
+        demand: str,
         at: datetime,
     ) -> ScaleTarget:
         """What the target and the ScaledObject say, with who notifies its owner."""
-        metadata, notified_by = scaled_object.metadata, self.notified_by.of(scaled_object.metadata.annotations)
-        where = f"{scaled_object.resource.kind} {metadata.name}"
+        annotations, where = (
+            scaled_object.metadata.annotations,
+            f"{scaled_object.resource.kind} {scaled_object.metadata.name}",
+        )
+        suspended_at = target.status.suspended_at if isinstance(target, ScalableWorkload) else None
+        notified_by = self.notified_by.of(annotations)
+        wake = wake_request(annotations, where=where, suspended_at=suspended_at)
+        wake = wake or (WakeRequest(WakeCause.DEMAND, demand) if demand else None)
+        when_free = when_free_request(annotations, where=where)
         try:
-            keep = where, keep_overrides(metadata.annotations, where=where)
+            keep = where, keep_overrides(annotations, where=where)
             match target:
                 case Unknown():
                     found = unknown_target(target)
                 case ScalableWorkload():
-                    found = self._scalable(scaled_object, target, where, at)
+                    found = self._scalable(target, wake, when_free, at)
                 case Scale():
-                    found = self._scaled(scaled_object, target, record.status, where)
+                    found = self._scaled(scaled_object, target, record.status, wake, when_free)
         except MetadataError as error:
             return unknown_target(Unknown(reason=UnknownReason.INVALID_POLICY, message=str(error)))
-        state, demand = found.state, self.demands.of(metadata.key)
+        state = found.state
         if demand or notified_by:
             delivered_at = notified_at(marks_of(record), state.warned_at, notified_by) if notified_by else None
             state = replace(state, demand=demand, notified_by=notified_by, notified_at=delivered_at)
         return replace(found, state=state, annotations=(keep, *found.annotations))
 
     def _scalable(
-        self, scaled_object: ScaledObject, scalable: ScalableWorkload, where: str, at: datetime
+        self, scalable: ScalableWorkload, wake: WakeRequest | None, when_free: str, at: datetime
     ) -> ScaleTarget:
-        wake = self._wake(scaled_object, where, scalable.status.suspended_at)
-        when_free = when_free_request(scaled_object.metadata.annotations, where=where)
         target = self.cluster.situation(scalable, wake=wake, when_free=when_free, at=at)
         history = scalable.status.history
         annotated = {f"ScalableWorkload {scalable.metadata.name}": scalable.metadata.annotations}
@@ -156,7 +163,12 @@ class ScaleTargets:
         )
 
     def _scaled(
-        self, scaled_object: ScaledObject, scale: Scale, status: ScalableWorkloadStatus, where: str
+        self,
+        scaled_object: ScaledObject,
+        scale: Scale,
+        status: ScalableWorkloadStatus,
+        wake: WakeRequest | None,
+        when_free: str,
     ) -> ScaleTarget:
         """Anything that is no ScalableWorkload: only its scale and its pods are known."""
         namespace, reference = scaled_object.metadata.namespace, scaled_object.spec.scale_target_ref
@@ -170,8 +182,8 @@ class ScaleTargets:
         state = state_of_scale(
             replicas=scale.replicas,
             pods=pods,
-            wake_request=self._wake(scaled_object, where, None),
-            when_free_request=when_free_request(scaled_object.metadata.annotations, where=where),
+            wake_request=wake,
+            when_free_request=when_free,
             warned_at=status.warned_at,
             suspended_at=suspended_at(history, is_down=not scale.replicas),
             hook_run=hook_run_of(status.before_suspend),
@@ -179,12 +191,6 @@ class ScaleTargets:
         return ScaleTarget(
             state=_since_asked(replace(state, set_back=set_back_of(history)), lambda: history), pods=pods
         )
-
-    def _wake(self, scaled_object: ScaledObject, where: str, suspended_at: datetime | None) -> WakeRequest | None:
-        """What requests that its target runs again; None where nothing does."""
-        own = wake_request(scaled_object.metadata.annotations, where=where, suspended_at=suspended_at)
-        demand = self.demands.of(scaled_object.metadata.key)
-        return own or (WakeRequest(WakeCause.DEMAND, demand) if demand else None)
 
     def _recorded_quiet(self, status: ScalableWorkloadStatus) -> Quiet | None:
         """The quiet that its status tells of, as long as there was a leader and samples may be missing after that."""
