@@ -1,7 +1,7 @@
 """Objects as they are kept answer what is asked of them as the whole ones do."""
 
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import msgspec
 import pytest
@@ -175,7 +175,7 @@ def test_a_workload_that_is_kept_says_what_the_whole_one_says(affinity):
         owner_key,
         job_key,
         marked_pod_sets,
-        lambda each: observe(each, GPUS),
+        lambda each: replace(observe(each, GPUS), annotations={}),  # of which it keeps ours
         quota_of,
         lambda each: each.status,
         lambda each: each.metadata.generation,

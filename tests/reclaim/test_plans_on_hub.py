@@ -61,7 +61,7 @@ class HubWorld(PressureWorld):
     def __init__(self, quota: int = 8, **options: Any) -> None:
         super().__init__(quota, **options)
         self.workers = Workers(self.now)
-        self.cluster.remote = self.workers
+        self.cluster.remote = self.workers.of
         self.restarts()
 
     def runs_there(self, *names: str, verdict: Verdict = Idle()) -> None:  # noqa: B008 (immutable)
