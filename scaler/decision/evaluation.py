@@ -8,7 +8,8 @@ Laws:
 * What cannot be known becomes a decision without an answer, with its reason; one bad ScaledObject harms no other.
 * Only what may have changed is decided again; all other decisions stand. What they rest on is in `inputs`.
 * Between ticks a ScaledObject whose objects changed is decided again at once, from the samples of the last tick:
-  after a client sets replicas to 1, the next poll of KEDA's must not get the answer from before.
+  after a client sets replicas to 1, the next poll of KEDA's must not get the answer from before. Nor does a tick that
+  was reading meanwhile bring it back: it decides on the objects as they are when it decides.
 """
 
 import asyncio
@@ -159,7 +160,6 @@ class Evaluator:
             trust=config.trust,
             defaults=config.defaults,
             max_view_age=config.max_view_age,
-            at=aligned(self.clock(), config.interval),
         )
         self._targets = ScaleTargets(
             cluster=self.cluster,
@@ -204,11 +204,9 @@ class Evaluator:
 
     async def redecide(self, keys: Iterable[Key]) -> None:
         """Decide these again as of the last tick, from the objects as they are now."""
-        evaluation, inputs = self.decision_cache.evaluation, self._inputs
-        found = [each for key in keys if (each := self.cluster.scaled_objects.get(*key))]
-        if evaluation is None or not found:
+        evaluation, inputs, own = self.decision_cache.evaluation, self._inputs, self._present(keys)
+        if evaluation is None or not own:
             return
-        own = [each for each in map(self._own, found) if each is not None]
         await self.scales.refresh([each.scaled_object for each in own])
         entries = await self._decided(own, evaluation.at)
         # A tick may be about to take in samples, so these are decided again.
@@ -224,7 +222,7 @@ class Evaluator:
         at, inputs = aligned(now, self.config.interval), self._inputs
         is_other = await inputs.update(self.cluster.scaled_objects.items())
         intake = await self.sampler.refresh(end=at, span=self._span())
-        self.judge.at, self.judge.doubt = at, intake.doubt
+        self.judge.doubt = intake.doubt
         await self.demands.ask(at)
         await self.cluster.switched.wait_listed()
         own = [each.scaled_object for each in inputs.own.values()]
@@ -264,13 +262,20 @@ class Evaluator:
             OwnTriggers(scaled_object, triggers, longest_asked_for(triggers, self.config.hooks)) if triggers else None
         )
 
+    def _present(self, keys: Iterable[Key]) -> list[OwnTriggers]:
+        """The ScaledObjects of these keys that are there and ask this scaler, as they are now: what DecisionInputs has
+        is from before the tick's reads, and may have been decided again meanwhile."""
+        found = (self.cluster.scaled_objects.get(*key) for key in keys)
+        return [own for each in found if each is not None and (own := self._own(each)) is not None]
+
     async def _evaluate(self, at: datetime) -> Evaluation:
         """Decide again what has to be, and publish."""
         inputs = self._inputs
         await self._compare(at)
         outdated = sorted(inputs.outdated)
-        entries = await self._decided([inputs.own[key] for key in outdated if key in inputs.own], at)
+        entries = await self._decided(self._present(key for key in outdated if key in inputs.own), at)
         evaluation = self.decision_cache.renew(entries, only=inputs.own.keys(), at=at)
+        self.judge.at = at
         await inputs.published(outdated, self.sampler.history, trust=self.config.trust, end=at)
         return evaluation
 

@@ -35,10 +35,10 @@ class Judge:
     trust: Trust
     defaults: Overrides
     max_view_age: timedelta
-    at: datetime
-    """The instant of the last tick."""
+    at: datetime | None = field(default=None, init=False)
+    """The instant of the last evaluation; None before the first."""
     doubt: Unknown | None = field(default=None, init=False)
-    """What its samples are not trusted for."""
+    """What the samples of the last tick are not trusted for."""
 
     @property
     def default_policy(self) -> Policy:
@@ -61,7 +61,7 @@ class Judge:
         if verdict.is_single_witness and not self.trust.single_witness:
             policy = only_observed(policy, SINGLE_WITNESS)
         decision = decide(target.state, verdict, policy=policy, now=at, quiet=target.quiet)
-        gpus = _EvidenceNow(self, target.pods, policy, len(verdict.gpus))
+        gpus = _EvidenceNow(self, target.pods, policy, at, len(verdict.gpus))
         return replace(decision, verdict=WorkloadVerdict(verdict=verdict.verdict, gpus=gpus))
 
     def decide_on(self, namespace: str, target: ScaleTarget, policy: Policy, at: datetime) -> Decision:
@@ -119,13 +119,13 @@ class Judge:
 class _EvidenceNow(Sequence[GpuEvidence]):
     """The GPUs that a decision rests on, which stands while they go on reporting: they are looked up when asked for."""
 
-    __slots__ = ("_count", "_judge", "_pods", "_policy")
+    __slots__ = ("_at", "_count", "_judge", "_pods", "_policy")
 
-    def __init__(self, judge: Judge, pods: Sequence[GpuPod], policy: Policy, count: int) -> None:
-        self._judge, self._pods, self._policy, self._count = judge, pods, policy, count
+    def __init__(self, judge: Judge, pods: Sequence[GpuPod], policy: Policy, at: datetime, count: int) -> None:
+        self._judge, self._pods, self._policy, self._at, self._count = judge, pods, policy, at, count
 
     def _now(self) -> Sequence[GpuEvidence]:
-        return self._judge.evidence(self._pods, self._policy, self._judge.at)
+        return self._judge.evidence(self._pods, self._policy, self._judge.at or self._at)
 
     def __len__(self) -> int:
         return self._count

@@ -184,7 +184,7 @@ class SampleColumns:
         np.maximum.at(self.last_samples, rows, at_s)
 
     def refuse(self, rows: Rows, at_s: Floats) -> None:
-        """Keeps of samples no more than that their time cannot be right. Range: as late as a date can be."""
+        """Remember of samples no more than that their time cannot be right. Range: as late as a date can be."""
         np.maximum.at(self.last_samples, rows, np.minimum(at_s, _LATEST_S))
 
     def forget_refused(self) -> None:

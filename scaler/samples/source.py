@@ -1,4 +1,4 @@
-"""What do samples come from? The protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
+"""The sources of samples: the protocols that Prometheus and dcgm-exporter implement, and how a read may fail."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -32,11 +32,7 @@ from scaler.kube.objects.keda import ConfigMap, ScaledObject
 from scaler.kube.objects.resources import CONFIG_MAP, Resource
 from scaler.kube.writes import WriteApi, log_refusal
 from scaler.suspension.keeps import KEEPS_ANNOTATION, WEEK, Keep, Settled, encode_keeps, recent, settle
-from scaler.targets.workloads import (
-    EXCLUDE,
-    KEEP_FOR,
-    KEEP_UNTIL,
-)
+from scaler.targets.workloads import EXCLUDE, KEEP_FOR, KEEP_UNTIL
 
 log = structlog.get_logger(__name__)
 

@@ -38,7 +38,7 @@ from scaler.errors import SourceError
 from scaler.idleness.gpu import Signal
 from scaler.idleness.policy import EnforcementMode, Overrides
 from scaler.idleness.reasons import UnknownReason
-from scaler.idleness.verdict import Unknown
+from scaler.idleness.verdict import GpuEvidence, Unknown
 from scaler.kube.discovery import Scale
 from scaler.kube.objects.core import OwnerReference
 from scaler.kube.objects.keda import ScaleTargetRef
@@ -583,6 +583,35 @@ async def test_a_change_between_ticks_is_decided_at_once_from_the_same_samples()
     assert [word(world.answer(name)) for name in ("train", "other")] == [SUSPENDED, IDLE]
     assert evaluation.at == NOON
     assert {end for _, _, end in scripted(world).asked} == {NOON, NOON - minutes(5)}
+
+
+async def test_a_tick_neither_undoes_nor_shows_before_its_time_what_is_decided_while_it_reads() -> None:
+    class Slow(ScriptedSource):
+        async def demand(self, promql: str, *, at: datetime) -> Sequence[VectorSample]:
+            if at > NOON:
+                assert shown() == seen_at(NOON) != seen_at(NOON + TICK), "the decision is still the one of noon"
+                world.cluster.scaled_objects.put(scaled_object("train", triggers=[QUICK], annotations=keep))
+                await world.evaluator.redecide([(NAMESPACE, "train")])
+                answers.append(word(world.answer("train")))
+            return await super().demand(promql, at=at)
+
+    def shown() -> list[GpuEvidence]:
+        ((_, decision),) = world.entry("train").triggers.items()
+        return [] if decision.verdict is None else [*decision.verdict.gpus]
+
+    def seen_at(now: datetime) -> list[GpuEvidence]:
+        entry = world.entry("train")
+        ((_, decision),) = entry.triggers.items()
+        return [*world.evaluator.judge.evidence(entry.pods, decision.policy, now)]
+
+    keep, answers = {"idlegpu.io/keep-until": stamp(NOON + minutes(60))}, list[str]()
+    series = [each for n in range(2) for each in gpu(f"GPU-{n}", pod="train-pod", ratio=lambda _: 0.0)]
+    metrics, query = Metrics(series=series, demands={"q": []}), WakeQuery(name="q", promql="q", absent=WhenAbsent.QUIET)
+    world = World([gang("train")], lambda w: Slow(metrics=metrics, clock=lambda: w.now), wake_queries=[query])
+    assert await decided(world, "train") == IDLE
+    assert await decided(world, "train", NOON + TICK) == KEPT
+    assert answers == [KEPT]
+    assert shown() == seen_at(NOON + TICK)
 
 
 async def test_a_change_before_the_first_tick_decides_nothing() -> None:
